@@ -5,8 +5,10 @@ import json
 import os
 import pkgutil
 import platform
+import re
 import resource
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from rich.console import Console
 
 import proof
 from proof.ground import STORES
-from proof.scenario import NOT_TRIED, SCENARIOS, Found, Scenario
+from proof.scenario import NOT_TRIED, SCENARIOS, Found, Scenario, share
 
 for module in pkgutil.iter_modules(proof.__path__):  # they register their scenarios
     if module.name != "__main__":
@@ -63,21 +65,46 @@ def _write(results: list[tuple[Scenario, list[Found]]], *, short: bool) -> None:
         for row in told
     ]
     docs = ROOT / "docs" / "proof.md"
-    left = {one.promise for one in SCENARIOS} - {one.promise for one, _ in results}
-    left_stores = {"postgres", "sqlite"} - {*STORES}
-    still_true = (
-        *(f"| {one} |" for one in left),
-        *(f"| {one.promise} | {store}" for one, _ in results for store in left_stores),
-    )
-    kept = [line for line in docs.read_text().splitlines() if line.startswith(still_true)]
+    lines = _lines(docs.read_text().splitlines(), rows, [one for one, _ in results])
     docs.write_text(
         "# Proof\n\n"
         f"Found by the scenarios of `make proof`, some of them run alone and each at the size that its line says, with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"
         "| promise | how it was tried | what was found | holds | on |\n| --- | --- | --- | --- | --- |\n"
-        + "\n".join([*kept, *rows])
+        + "\n".join(lines)
         + "\n\n## What could not be tried here\n\n"
         + "".join(f"- {one}\n" for one in NOT_TRIED)
     )
+
+
+def _lines(published: Sequence[str], rows: Sequence[str], ran: Sequence[Scenario]) -> list[str]:
+    """What stays of the lines that are published, and the new ones. A share of the full size puts none out of its place that tells of more."""
+    left = tuple(f"| {one.promise} |" for one in SCENARIOS if one not in ran)
+    left_stores = tuple(f"| {one.promise} | {store}" for one in ran for store in {"postgres", "sqlite"} - {*STORES})
+    kept = [line for line in published if line.startswith(left + left_stores)]
+    if share() == 1:
+        return [*kept, *rows]
+    new = {_words(row): row for row in rows}
+    for line in published:
+        if line.startswith(tuple(f"| {one.promise} |" for one in ran)) and line not in kept:
+            row = new.get(_words(line))
+            if row is None or any(one < other for one, other in zip(_numbers(row), _numbers(line), strict=True)):
+                kept.append(line)
+                if row is not None and "| yes |" in row:
+                    del new[_words(line)]
+    return [*kept, *new.values()]
+
+
+NUMBER = re.compile(r"\d[\d,]*")
+
+
+def _words(line: str) -> str:
+    """The promise and how it was tried, whatever its size."""
+    return NUMBER.sub("#", "|".join(line.split(" | ")[:2]))
+
+
+def _numbers(line: str) -> list[int]:
+    """How much was tried."""
+    return [int(one.replace(",", "")) for one in NUMBER.findall(line.split(" | ")[1])]
 
 
 def _more_files() -> None:

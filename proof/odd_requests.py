@@ -420,7 +420,7 @@ def _by_schemathesis(store: str, address: str, seed: int) -> Found:
     if ran.returncode:
         print("\n".join(said[-80:]))
     return Found(
-        tried=f"{store}: schemathesis, all phases, 30 examples each, seed {seed}",
-        figure=summary,
+        tried=f"{store}: schemathesis, all phases, 30 examples each",
+        figure=f"{summary} (seed {seed})",
         holds=ran.returncode == 0,
     )

@@ -40,9 +40,14 @@ def scenario(promise: str) -> Callable[[Callable[[bool], Iterator[Found]]], Call
     return register
 
 
+def share() -> float:
+    """How much of the full sizes is tried, as PROOF_SHARE says: all where it says nothing."""
+    return float(os.environ.get("PROOF_SHARE") or 1)
+
+
 def sized(full: int) -> int:
-    """How much of it is tried: `full`, or the share of that which PROOF_SHARE says. What a line says is what was tried."""
-    return max(1, round(full * float(os.environ.get("PROOF_SHARE") or 1)))
+    """That share of a full size. What a line says is what was tried."""
+    return max(1, round(full * share()))
 
 
 def chance() -> random.Random:

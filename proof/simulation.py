@@ -9,31 +9,27 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 
-from proof.scenario import Found, scenario
+from proof.scenario import Found, scenario, sized
 from proof.simulator.broken import BROKEN
 from proof.simulator.world import Ground, simulate
 
 SEEDS, SHORT = 100_000, 100
 PROCESSES = 2
 PORTION, CHUNK = 1000, 10
-"""After each portion it looks at the clock; a process takes a chunk at once."""
+"""After each portion it says how far it is; a process takes a chunk at once."""
 CAUGHT_WITHIN = 300
 """In so many seeds each broken engine must be found out."""
 
 
 @scenario("the engine is right in every order of events")
 def simulator(short: bool) -> Iterator[Found]:
-    """One seed drives clock, scheduling, faults of the ledger, crashes, clock jumps and people; a model looks after every commit.
-
-    PROOF_SEEDS says how many, PROOF_SECONDS when to stop before.
-    """
+    """One seed drives clock, scheduling, faults of the ledger, crashes, clock jumps and people; a model looks after every commit."""
     first = int(os.environ.get("PROOF_SEED", "0"))
-    amount = int(os.environ.get("PROOF_SEEDS", SHORT if short else SEEDS))
-    seconds_max = float(os.environ.get("PROOF_SECONDS", "inf"))
+    amount = SHORT if short else sized(SEEDS)
     met: Counter[str] = Counter()
     attempts, commits, done, began, broken = 0, 0, 0, time.monotonic(), list[str]()
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
-        while done < amount and time.monotonic() - began < seconds_max:
+        while done < amount:
             portion = range(first + done, first + min(done + PORTION, amount))
             chunks = [portion[start : start + CHUNK] for start in range(0, len(portion), CHUNK)]
             for seeds, seen, tried, wrote, failed in pool.imap_unordered(_live, chunks):

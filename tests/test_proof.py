@@ -58,6 +58,33 @@ def test_a_database_that_was_left_out_keeps_its_lines(tmp_path: Path, monkeypatc
     assert lines == ["postgres: old", "sqlite: new"]
 
 
+def test_a_share_puts_no_line_out_of_its_place_that_tells_of_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not while it holds; where less did not hold, both lines stand, until as much holds again."""
+    docs = tmp_path / "docs" / "proof.md"
+    docs.parent.mkdir()
+    docs.write_text(
+        f"{HEAD}\n| a promise | 1,000 tasks, 5 kills | 0 | yes | then |\n| a promise | 7 gates | 0 | yes | then |\n"
+    )
+    monkeypatch.setattr(campaign, "ROOT", tmp_path)
+    monkeypatch.setattr(campaign, "SCENARIOS", [RAN])
+    monkeypatch.setenv("PROOF_SHARE", "0.1")
+
+    def published(tried: str, *, holds: bool = True) -> list[str]:
+        campaign._write([(RAN, [Found(tried=tried, figure="1", holds=holds)])], short=False)
+        lines = [line for line in docs.read_text().splitlines() if line.startswith("| a promise")]
+        return [" | ".join(line.split(" | ")[1:4]) for line in lines]
+
+    assert published("100 tasks, 5 kills") == ["1,000 tasks, 5 kills | 0 | yes", "7 gates | 0 | yes"]
+    assert published("900 tasks, 6 kills", holds=False) == [
+        "1,000 tasks, 5 kills | 0 | yes", "7 gates | 0 | yes", "900 tasks, 6 kills | 1 | **no**",
+    ]  # fmt: skip
+    assert published("1,000 tasks, 6 kills") == ["7 gates | 0 | yes", "1,000 tasks, 6 kills | 1 | yes"]
+    monkeypatch.delenv("PROOF_SHARE")
+    assert published("8 gates") == ["8 gates | 1 | yes"]
+
+
 def test_every_scenario_has_a_name_and_a_promise_of_its_own() -> None:
     """Lines are kept by their promise, and scenarios are asked for by their names."""
     names, promises = zip(*((one.name, one.promise) for one in campaign.SCENARIOS), strict=True)

@@ -42,6 +42,7 @@ class ServiceProcess:
             "DATABASE_URL": ground.url,
             "REDRIVE_SYSTEMS": "triggers",
             "REDRIVE_ADMIN_KEY": KEY,
+            "REDRIVE_SECRET_KEY": "A" * 43 + "=",
             "RETRY_DELAYS": "0.2",
             "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8",
             "RATE_LIMIT_PER_MINUTE": "1000000",

@@ -60,14 +60,14 @@ class KindMinute:
     def failed(self, amount: int, at: datetime) -> None:
         """So many tries have failed now."""
         self.failures += amount
-        self.first_failure = self.first_failure or at
-        self.last_failure = at
+        self.first_failure = min(self.first_failure or at, at)
+        self.last_failure = max(self.last_failure or at, at)
 
     def succeeded(self, amount: int, at: datetime) -> None:
         """So many tasks are done now."""
         self.done += amount
-        self.first_success = self.first_success or at
-        self.last_success = at
+        self.first_success = min(self.first_success or at, at)
+        self.last_success = max(self.last_success or at, at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,8 @@ class KindTally:
         self._ledger = ledger
         self._handlers = handlers
         self._minutes: dict[datetime, dict[tuple[str, str], KindMinute]] = {}
+        self._over = datetime.min.replace(tzinfo=UTC)
+        """The last minute that was forgotten."""
         self._changed: set[_Row] = set()
         self._errors: dict[_Error, dict[datetime, KindMinute]] = {}
         self._causes: dict[str, SeenCause] = {}
@@ -144,7 +146,7 @@ class KindTally:
         if claim is None:
             return
         at = claim.claimed_at + elapsed
-        minute = at.replace(second=0, microsecond=0)
+        minute = self._kept(at.replace(second=0, microsecond=0))
         for (kind, outcome, state, has_failed, first, bucket), amount in alike.items():
             if outcome != _RELEASED:
                 self.tries += amount
@@ -187,13 +189,17 @@ class KindTally:
             self._kinds.add(kind)
         return kind
 
-    def _row(self, minute: datetime, kind: str, cause: str) -> KindMinute:
-        """The row, which is going to change."""
-        if minute not in self._minutes:
-            self._minutes[minute] = {}
+    def _kept(self, minute: datetime) -> datetime:
+        """The minute that counts it. A forgotten one is not begun anew, which would replace what was written of it: the last one counts it."""
+        if minute > self._over:
+            self._minutes.setdefault(minute, {})
             if len(self._minutes) > MINUTES_MAX:
                 self._forget(min(self._minutes))
-        rows = self._minutes.setdefault(minute, {})
+        return minute if minute in self._minutes else max(self._minutes)
+
+    def _row(self, minute: datetime, kind: str, cause: str) -> KindMinute:
+        """The row, which is going to change."""
+        rows = self._minutes[minute]
         row = rows.get((kind, cause))
         if row is None:
             row = rows[kind, cause] = KindMinute(minute, kind, cause)
@@ -203,6 +209,7 @@ class KindTally:
     def _forget(self, minute: datetime) -> None:
         del self._minutes[minute]
         self._changed = {row for row in self._changed if row[0] != minute}
+        self._over = max(self._over, minute)
 
     # --- taking -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +239,7 @@ class KindTally:
         """That is written. What may still grow is kept: the last minute, and what has changed meanwhile."""
         last, grow = max(self._minutes, default=None), {row[0] for row in self._changed}
         for minute in [one for one in self._minutes if one != last and one not in grow]:
-            del self._minutes[minute]
+            self._forget(minute)
         for cause in counts.causes:
             if self._causes.get(cause.id) is cause:
                 del self._causes[cause.id]
@@ -250,7 +257,9 @@ class KindTally:
             self._causes[cause.id] = cause
 
     def _failed(self, cause: str, noted: KindMinute) -> None:
-        rows = self._minutes.get(noted.minute, {})
+        rows = self._minutes.get(noted.minute)
+        if rows is None:
+            return
         if (noted.kind, cause) not in rows and sum(bool(of) for _, of in rows) >= CAUSES_MAX:
             return
         row = self._row(noted.minute, noted.kind, cause)
