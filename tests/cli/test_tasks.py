@@ -76,7 +76,10 @@ def test_add_again_adds_nothing(stored: Run):
     """Adding is idempotent on the key, and says so."""
     first = stored("tasks", "add", "mail", "--key", "m-1", "--json").json
     again = stored("tasks", "add", "mail", "--key", "m-1", "--json").json
-    assert (again["id"], again["new"]) == (first["id"], False)
+    assert (again["id"], again["new"], again["same_payload"]) == (first["id"], False, True)
+    assert "has this key already; nothing was added" in stored("tasks", "add", "mail", "--key", "m-1").err
+    other = stored("tasks", "add", "mail", '{"to": "x"}', "--key", "m-1")
+    assert (other.code, "has this key already, with another payload; nothing was added" in other.err) == (0, True)
     taken = stored("tasks", "add", "fax", "--key", "m-1")
     assert taken.code == 2
     assert "belongs to a task of kind 'mail'" in taken.err

@@ -181,11 +181,12 @@ def add(
     added = on_ledgers(store, replace(where, lane=where.lane or TASKS.name), create=True)
     id_ = escape(str(added.id))
     if where.json:
-        print_json({"id": id_json(added.id), "key": added.key, "new": added.new})
+        print_json({"id": id_json(added.id), "key": added.key, "new": added.new, "same_payload": added.same_payload})
     elif added.new:
         say(f"added task [bold]{id_}[/]: `redrive tasks show {id_}` follows it")
     else:
-        say(f"task [bold]{id_}[/] has this key already; nothing was added")
+        other = "" if added.same_payload else ", with another payload"
+        say(f"task [bold]{id_}[/] has this key already{other}; nothing was added")
 
 
 # --- redrive, cancel and resolve ------------------------------------------------------------------------------------
