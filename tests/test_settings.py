@@ -8,11 +8,11 @@ import pytest
 
 from redrive.core.durations import parse_duration
 from redrive.errors import SettingsError
-from redrive.settings import load, load_settings
-from redrive.wiring import all_sections
+from redrive.settings import Settings, load, load_settings
+from redrive.wiring import KNOWN_SYSTEMS
 
 ROOT = Path(__file__).parents[1]
-SECTIONS = all_sections()
+SECTIONS = (Settings, *(section for known in KNOWN_SYSTEMS.values() for section in known.settings))
 
 
 @pytest.fixture(autouse=True)

@@ -107,11 +107,6 @@ KNOWN_SYSTEMS = {
 }
 
 
-def all_sections() -> tuple[type[Section], ...]:
-    """All settings that there are: the service's and those of each system."""
-    return (Settings, *(section for known in KNOWN_SYSTEMS.values() for section in known.settings))
-
-
 def store_url(settings: Settings) -> str:
     """Where an application is kept that brings no store of its own: in the table of EVENTS_TABLE_NAME, or else in the database."""
     try:

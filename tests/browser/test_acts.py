@@ -286,7 +286,7 @@ async def test_filters(page: Page, site: Site):
     await expect(page.locator("#list")).to_contain_text("card-1")
     await page.get_by_label("Older than").fill("soon")
     await page.get_by_role("button", name="Filter").click()
-    await expect(page.get_by_role("alert")).to_contain_text("is not a duration")
+    await expect(page.get_by_role("alert")).to_contain_text("must be written as seconds (90) or with a unit")
     await expect(page.get_by_label("Error contains")).to_have_value("was declined")
     await page.get_by_label("Older than").fill("3h")
     await page.get_by_role("button", name="Filter").click()

@@ -538,6 +538,7 @@ ARGUMENTS = {
     ("tasks", "add"): ["mail"],
     ("tasks", "redrive"): ["1", "--reason", "x"],
     ("tasks", "cancel"): ["1", "--reason", "x"],
+    ("tasks", "resolve"): ["1", "--reason", "x"],
     ("effects", "answer"): ["1", "--answer", "happened", "--reason", "x"],
     ("gates", "show"): ["bank"],
     ("gates", "set"): ["bank", "--rate", "1/s", "--reason", "x"],

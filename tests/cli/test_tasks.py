@@ -76,7 +76,10 @@ def test_add_again_adds_nothing(stored: Run):
     """Adding is idempotent on the key, and says so."""
     first = stored("tasks", "add", "mail", "--key", "m-1", "--json").json
     again = stored("tasks", "add", "mail", "--key", "m-1", "--json").json
-    assert (again["id"], again["new"]) == (first["id"], False)
+    assert (again["id"], again["new"], again["same_payload"]) == (first["id"], False, True)
+    assert "has this key already; nothing was added" in stored("tasks", "add", "mail", "--key", "m-1").err
+    other = stored("tasks", "add", "mail", '{"to": "x"}', "--key", "m-1")
+    assert (other.code, "has this key already, with another payload; nothing was added" in other.err) == (0, True)
     taken = stored("tasks", "add", "fax", "--key", "m-1")
     assert taken.code == 2
     assert "belongs to a task of kind 'mail'" in taken.err
@@ -250,9 +253,25 @@ def test_cancel(stored: Run):
     assert {task["state"] for task in stored("tasks", "list", "--json").json["tasks"]} == {"cancelled"}
 
 
+def test_resolve(stored: Run, url: str):
+    """Dead tasks end as done, or with `--as` as cancelled, by name or by filter, with who and why on record."""
+    first, *others = dead_tasks(url)
+    counted = stored("tasks", "resolve", "--kind", "mail", "--dry-run")
+    assert (counted.code, "would resolve 3 tasks" in counted.err) == (0, True)
+    done = stored("tasks", "resolve", "mail-0", "--reason", "paid by hand", "--by", "ada", "--json")
+    assert (done.code, [one["id"] for one in done.json["changed"]]) == (0, [first])
+    deed = stored("tasks", "show", "mail-0", "--json").json["deeds"][0]
+    assert (deed["act"], deed["actor"], deed["reason"]) == ("resolve", "ada", "paid by hand")
+    assert stored("tasks", "resolve", "--kind", "mail", "--as", "cancelled", *WHY, "--yes").code == 0
+    listed = stored("tasks", "list", "--json").json["tasks"]
+    assert [task["state"] for task in listed] == ["done", *["cancelled"] * len(others)]
+    nothing = stored("tasks", "resolve", "--all", *WHY, "--yes")
+    assert (nothing.code, "only dead tasks can be resolved" in nothing.err) == (1, True)
+
+
 def test_acting_on_nothing_in_particular_is_refused(stored: Run):
     """Forgetting the filter must not mean everything."""
-    for act in ("redrive", "cancel"):
+    for act in ("redrive", "cancel", "resolve"):
         refused = stored("tasks", act, "--yes")
         assert refused.code == 2
         assert "say which tasks" in refused.err

@@ -177,7 +177,7 @@ def test_a_death_names_its_policy_and_the_wait_that_was_asked_for():
     assert (explained.policy, explained.floor) == ("bank", seconds(40))
 
 
-@pytest.mark.parametrize("delay", ["5", None, timedelta(seconds=-1), timedelta(days=367)])
+@pytest.mark.parametrize("delay", ["soon", None, timedelta(seconds=-1), timedelta(days=367)])
 def test_snoozing_needs_a_span(delay):
     """A snooze that is no span within bounds is refused where it is made."""
     with pytest.raises(DurationError, match=r"^delay must"):

@@ -231,7 +231,7 @@ def test_percent_out_of_range_is_refused(amount):
         jitter.percent(amount)
 
 
-@pytest.mark.parametrize("most", ["5", None, timedelta(seconds=-1), timedelta(days=400)])
+@pytest.mark.parametrize("most", ["soon", None, timedelta(seconds=-1), timedelta(days=400)])
 def test_additive_out_of_range_is_refused(most):
     """An additive jitter that is no span of time raises `DurationError` under its name."""
     with pytest.raises(DurationError, match=r"^jitter must"):

@@ -211,12 +211,27 @@ async def test_resolve(web: Standing):
     first, second = await web.dead("x", "y")
     [waiting] = await web.put(1)
     said = await web.post("/api/tasks/resolve", {"ids": [first, waiting], "state": "done", "reason": "paid by hand"})
-    assert (said["matched"], said["changed"]) == (2, 1)
+    refused = {str(waiting): "it is waiting: only dead tasks can be resolved"}
+    assert (said["matched"], said["changed"], said["refused"]) == (1, 1, refused)
     assert (await web.post("/api/tasks/resolve", {"ids": [second], "state": "cancelled", "reason": "x"}))[
         "changed"
     ] == 1
     assert await states(web) == {"done": 1, "cancelled": 1, "waiting": 1}
     await web.post("/api/tasks/resolve", {"ids": [first], "state": "waiting", "reason": "x"}, status=422)
+
+
+async def test_resolve_by_filter(web: Standing):
+    """As redrive and cancel: counted first, then what was counted and nothing else."""
+    await web.dead(*["x"] * 3)
+    [late] = await web.dead("late", kind="print")
+    body: dict[str, Any] = {"filter": {"kind": "mail"}, "state": "cancelled", "reason": "not wanted"}
+    counted = await web.post("/api/tasks/resolve", body | {"dry_run": True})
+    assert (counted["matched"], counted["changed"]) == (3, 0)
+    body["filter"]["until"] = counted["until"]
+    said = await web.post("/api/tasks/resolve", body | {"at_most": 2})
+    assert (said["matched"], said["changed"], said["complete"]) == (2, 2, True)
+    assert await states(web) == {"cancelled": 2, "dead": 2}
+    assert (await web.app.tasks.get_by_id(late)).state is State.DEAD
 
 
 async def test_a_large_act_stops_and_goes_on(web: Standing, monkeypatch: pytest.MonkeyPatch):

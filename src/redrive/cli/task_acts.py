@@ -1,4 +1,4 @@
-"""What `redrive tasks redrive` and `cancel` do: count first, ask, then change what was counted and nothing else."""
+"""What `redrive tasks redrive`, `cancel` and `resolve` do: count first, ask, then change what was counted and nothing else."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from redrive.cli.opened import Ledgers, on_ledgers, os_user
 from redrive.cli.output import PROBLEM, err, print_json, say
 from redrive.cli.where import Where
-from redrive.core.states import Act
+from redrive.core.states import Act, State
 from redrive.core.table import TASKS
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
@@ -52,6 +52,8 @@ class AskedAct:
     reason: str
     by: str | None
     yes: bool
+    end: State = State.DONE
+    """How resolved tasks end."""
 
     def __post_init__(self) -> None:
         if self.asked == Filter(until=self.asked.until) and not (self.names or self.every):
@@ -114,8 +116,10 @@ class AskedAct:
         return seen
 
     async def _change(self, lane: Lane, which: Filter, **how: Any) -> Acted:
-        change = lane.redrive if self.act is Act.REDRIVE else lane.cancel
-        return await change(which, actor=self.actor, reason=self.reason.strip(), **how)
+        how |= {"actor": self.actor, "reason": self.reason.strip()}
+        if self.act is Act.RESOLVE:
+            return await lane.resolve(which, self.end, **how)
+        return await (lane.redrive if self.act is Act.REDRIVE else lane.cancel)(which, **how)
 
     def _print_json(self, done: "_Done") -> None:
         print_json(
@@ -142,7 +146,7 @@ class AskedAct:
         elif done.matched:
             say(f"{self.act}: {len(done.changed)} of {done.matched} changed, by {escape(self.actor)}")
         elif not done.refused:
-            before = "dead" if self.act is Act.REDRIVE else "waiting"
+            before = "waiting" if self.act is Act.CANCEL else "dead"
             say(f"no task matches: only {before} tasks can be {PAST[self.act]}")
 
 

@@ -1,9 +1,10 @@
-"""`redrive tasks`: look at tasks, add them, bring dead ones back."""
+"""`redrive tasks`: look at tasks, add them, bring dead ones back or end them."""
 
 import json as json_module
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -40,7 +41,7 @@ from redrive.operator.json_views import (
 )
 from redrive.operator.names import find_named
 
-tasks = typer.Typer(help="Look at tasks, add them, bring dead ones back.", no_args_is_help=True)
+tasks = typer.Typer(help="Look at tasks, add them, bring dead ones back or end them.", no_args_is_help=True)
 
 StateOption = Annotated[State | None, typer.Option("--state", help="Only tasks in this state.")]
 UntilOption = Annotated[
@@ -180,14 +181,15 @@ def add(
     added = on_ledgers(store, replace(where, lane=where.lane or TASKS.name), create=True)
     id_ = escape(str(added.id))
     if where.json:
-        print_json({"id": id_json(added.id), "key": added.key, "new": added.new})
+        print_json({"id": id_json(added.id), "key": added.key, "new": added.new, "same_payload": added.same_payload})
     elif added.new:
         say(f"added task [bold]{id_}[/]: `redrive tasks show {id_}` follows it")
     else:
-        say(f"task [bold]{id_}[/] has this key already; nothing was added")
+        other = "" if added.same_payload else ", with another payload"
+        say(f"task [bold]{id_}[/] has this key already{other}; nothing was added")
 
 
-# --- redrive and cancel ---------------------------------------------------------------------------------------------
+# --- redrive, cancel and resolve ------------------------------------------------------------------------------------
 
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID|KEY]...", help="The tasks, by id or key.")]
 AllOption = Annotated[bool, typer.Option("--all", help="All tasks that this can be done to.")]
@@ -222,8 +224,7 @@ def redrive(
     Example: [cyan]redrive tasks redrive --kind send_invoice --error Timeout --reason "mail server is back"[/]
     """
     asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
-    act = AskedAct(Act.REDRIVE, asked, ids, every, at_most, dry_run, reason, by, yes)
-    act.run(where)
+    AskedAct(Act.REDRIVE, asked, ids, every, at_most, dry_run, reason, by, yes).run(where)
 
 
 @tasks.command("cancel")
@@ -259,5 +260,39 @@ def cancel(
         cancel_running(ids, reason, by, where)
         return
     asked = read_filter(kind=kind, key=key, error=error, older_than=older_than, until=until)
-    act = AskedAct(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes)
-    act.run(where)
+    AskedAct(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes).run(where)
+
+
+class Ended(StrEnum):
+    """How a task ends that a person has dealt with."""
+
+    DONE = State.DONE.value
+    CANCELLED = State.CANCELLED.value
+
+
+@tasks.command("resolve")
+@with_ledgers
+def resolve(
+    ids: IdsArgument = None,
+    kind: KindOption = None,
+    key: KeyOption = None,
+    error: ErrorOption = None,
+    cause: CauseOption = None,
+    older_than: OlderOption = None,
+    until: UntilOption = None,
+    every: AllOption = False,
+    end: Annotated[Ended, typer.Option("--as", help="How they end.")] = Ended.DONE,
+    at_most: AtMostOption = None,
+    dry_run: DryOption = False,
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    yes: YesOption = False,
+    *,
+    where: Where,
+) -> None:
+    """End dead tasks as done or cancelled, because you have dealt with them.
+
+    Example: [cyan]redrive tasks resolve invoice-7 --reason "paid by hand"[/]
+    """
+    asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
+    AskedAct(Act.RESOLVE, asked, ids, every, at_most, dry_run, reason, by, yes, State(end)).run(where)

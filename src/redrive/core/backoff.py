@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
-from redrive.core.durations import DURATION_MAX, ZERO, Span, SpanField, format_duration, parse_duration, read_span
+from redrive.core.durations import DURATION_MAX, ZERO, Span, SpanField, format_duration, read_span
 from redrive.errors import PolicyError
 
 
@@ -68,7 +68,7 @@ class Schedule:
     waits: tuple[timedelta, ...]
 
     def __init__(self, waits: Sequence[Span]) -> None:
-        if not isinstance(waits, Sequence):
+        if isinstance(waits, str) or not isinstance(waits, Sequence):
             raise PolicyError(
                 f"a schedule takes a list of waits, such as [10, 60] or [seconds(10), minutes(1)], not {waits!r}"
             )
@@ -136,7 +136,7 @@ class Linear:
         return f"linear {first} + {step}, cap {cap}"
 
 
-Wait = Backoff | Span | str | Sequence[Span | str]
+Wait = Backoff | Span | Sequence[Span]
 """What a handler may say of its waits: `5`, `"2s"`, `[1, "5m"]` or a backoff."""
 
 
@@ -145,9 +145,9 @@ def read_backoff(wait: Wait) -> Backoff:
     if isinstance(wait, Backoff) and not isinstance(wait, type):
         return wait
     if isinstance(wait, list | tuple):
-        return Schedule([parse_duration(one) if isinstance(one, str) else one for one in wait])
+        return Schedule(wait)
     if isinstance(wait, timedelta | int | float | str):
-        return Fixed(parse_duration(wait))
+        return Fixed(wait)
     raise PolicyError(
         f"wait must be a span, a list of spans or a backoff, such as 5, '2s', [1, 5, 15] or Exponential(2, 300), not {wait!r}"
     )

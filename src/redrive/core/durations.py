@@ -1,8 +1,8 @@
 """Spans of time: short constructors, one reader, one bound.
 
-Wherever redrive takes a span, a number is seconds. `read_span` is the one place that reads what was given; what it returns
-is a `timedelta` between zero and `DURATION_MAX`, so sums of instants and waits never leave what `datetime` and the
-databases can hold.
+Wherever redrive takes a span, a number is seconds and text may have a unit. `read_span` is the one place that reads what was
+given; what it returns is a `timedelta` between zero and `DURATION_MAX`, so sums of instants and waits never leave what
+`datetime` and the databases can hold.
 """
 
 import math
@@ -15,8 +15,8 @@ from redrive.errors import DurationError
 DURATION_MAX = timedelta(days=366)
 ZERO = timedelta(0)
 
-Span = timedelta | float
-"""What is taken for a span: a `timedelta`, or a number of seconds."""
+Span = timedelta | float | str
+"""What is taken for a span: a `timedelta`, a number of seconds, or text such as `"5m"`."""
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _WRITTEN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.IGNORECASE)
@@ -44,24 +44,22 @@ def days(amount: float) -> timedelta:
 
 def read_span(name: str, span: Span) -> timedelta:
     """The span that was given for `name`, if it lies within zero and `DURATION_MAX`; else raise."""
-    if not isinstance(span, timedelta):
+    if isinstance(span, str):
+        span = _written(name, span)
+    elif not isinstance(span, timedelta):
         if isinstance(span, bool) or not isinstance(span, int | float):
-            raise DurationError(f"{name} must be a number of seconds or a timedelta, such as minutes(5), not {span!r}")
+            raise DurationError(
+                f"{name} must be a number of seconds, text with a unit or a timedelta, such as 300, '5m' or minutes(5), not {span!r}"
+            )
         span = _amount(span, 1)
     if not ZERO <= span <= DURATION_MAX:
-        raise DurationError(f"{name} must lie between 0 and {DURATION_MAX.days} days, not {span}")
+        raise DurationError(f"{name} must lie between 0 and {DURATION_MAX.days} days, not {format_duration(span)}")
     return span
 
 
-def parse_duration(text: str | Span) -> timedelta:
+def parse_duration(text: Span) -> timedelta:
     """Read `"90"` (seconds), `"250ms"`, `"5s"`, `"2m"`, `"1.5h"` or `"30d"`."""
-    if isinstance(text, timedelta | int | float):
-        return read_span("duration", text)
-    matched = _WRITTEN.fullmatch(text) if isinstance(text, str) else None
-    if matched is None:
-        raise DurationError(f"{text!r} is not a duration: write seconds (90) or a unit (250ms, 5s, 2m, 1.5h, 30d)")
-    number, unit = matched.groups()
-    return read_span("duration", _amount(float(number), _UNITS[(unit or "s").lower()]))
+    return read_span("duration", text)
 
 
 def format_duration(span: timedelta) -> str:
@@ -78,6 +76,16 @@ def format_duration(span: timedelta) -> str:
     if left_ms:
         parts.append(f"{left_ms / 1000:.3f}".rstrip("0").rstrip(".") + "s")
     return sign + " ".join(parts[:2])
+
+
+def _written(name: str, text: str) -> timedelta:
+    matched = _WRITTEN.fullmatch(text)
+    if matched is None:
+        raise DurationError(
+            f"{name} must be written as seconds (90) or with a unit (250ms, 5s, 2m, 1.5h, 30d), not {text!r:.80}"
+        )
+    number, unit = matched.groups()
+    return _amount(float(number), _UNITS[(unit or "s").lower()])
 
 
 def _amount(amount: float, unit_seconds: float) -> timedelta:

@@ -13,7 +13,7 @@ from uuid import UUID, uuid5
 
 from typing_extensions import TypeVar
 
-from redrive.core.durations import ZERO, read_span
+from redrive.core.durations import ZERO, Span, read_span
 from redrive.core.effect_mark import EffectMark
 from redrive.core.stack import Raised
 from redrive.core.states import State
@@ -92,9 +92,9 @@ class NewTask(_NewTask):
         kind: str,
         key: str,
         payload: Any = None,
-        delay: timedelta = ZERO,
+        delay: Span = ZERO,
         failures_max: int | None = None,
-        deadline: timedelta | None = None,
+        deadline: Span | None = None,
         trace: str | None = None,
         gate: str | None = None,
         tenant: str | None = None,

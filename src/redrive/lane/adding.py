@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, TypedDict
 
-from redrive.core.durations import ZERO, Span, read_span
+from redrive.core.durations import ZERO, Span
 from redrive.core.gate_order import Priority, read_priority
 from redrive.core.payload_types import as_json
 from redrive.core.task import PAYLOAD_BYTES_MAX, NewTask
@@ -61,9 +61,9 @@ def make_task(
         kind=kind,
         key=secrets.token_hex(16) if key is None else key,
         payload=as_json(payload),
-        delay=delay if delay is ZERO else read_span("delay", delay),
+        delay=delay,
         failures_max=attempts,
-        deadline=None if deadline is None else read_span("deadline", deadline),
+        deadline=deadline,
         trace=current_trace(),
         gate=gate,
         tenant=tenant,

@@ -45,7 +45,7 @@ WORKERS = (
 MAIL = CauseFacts(
     ledger=LEDGER, id="9f86d081884c7d65", kind="mail.send", error="AttributeError: 'NoneType' object has no attribute 'body'",
     at="shop/mail.py:23 in render", since=at("21:35:40"), last_failure=NOW - timedelta(seconds=1), failures=812, tries=812,
-    lately=655, tries_lately=655, died_lately=81, points=(*[0] * 53, 44, 128, 131, 127, 133, 130, 119),
+    lately=655, died_lately=81, points=(*[0] * 53, 44, 128, 131, 127, 133, 130, 119),
     first_version="4f2a", last_version="4f2a", dead=81, dead_from=at("21:39:22"), dead_to=NOW - timedelta(seconds=1), waiting=120,
     tries_max=6, lasts=timedelta(seconds=240), arrives=32,
 )  # fmt: skip

@@ -36,7 +36,7 @@ def down(**given: object) -> CauseFacts:
     """A destination that refuses connections: nobody is dead yet, since the waits are 1, 5 and 15 minutes."""
     facts = {
         "ledger": LEDGER, "id": "c0ffee", "kind": "payment.capture", "error": "ConnectError: pay.example:443 refused", "since": at("21:41:30"),
-        "last_failure": at("21:41:50"), "failures": 10, "tries": 10, "lately": 10, "tries_lately": 10, "points": (0, 10), "waiting": 10,
+        "last_failure": at("21:41:50"), "failures": 10, "tries": 10, "lately": 10, "points": (0, 10), "waiting": 10,
         "at": "shop/pay.py:9 in capture", "last_version": "4f2a", "tries_max": 4, "lasts": timedelta(minutes=21), "arrives": 25,
     }  # fmt: skip
     return CauseFacts(**(facts | given))  # type: ignore[arg-type]
@@ -264,14 +264,14 @@ def test_workers_that_are_lost_together_are_one_row() -> None:
 
 def test_four_hundred_that_were_done_with_a_retry_are_no_trouble() -> None:
     """They failed once, and then all were done."""
-    retried = down(failures=400, tries=800, lately=400, tries_lately=800, waiting=0, recovered_at=at("21:41:40"), tries_since=400,
+    retried = down(failures=400, tries=800, lately=400, waiting=0, recovered_at=at("21:41:40"), tries_since=400,
                    last_failure=at("21:41:35"))  # fmt: skip
     assert judge(replace(QUIET, causes=[retried])).is_well
 
 
 def test_tries_that_fail_while_their_tasks_are_done_need_nobody() -> None:
     """A destination that hiccups is named, as something that retries deal with; the first death, or a heap that waits, makes it a person's business."""
-    flaky = down(failures=18, tries=64, waiting=1, tries_lately=64)
+    flaky = down(failures=18, tries=64, waiting=1)
     verdict = judge(replace(QUIET, causes=[flaky]))
     one = only(verdict)
     assert (verdict.title, one.rank, one.subject, one.button) == (

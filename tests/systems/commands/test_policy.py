@@ -1,7 +1,6 @@
 """How often, and how long the waits are; who has the last word on that."""
 
 import time
-from datetime import timedelta
 
 import pytest
 from sqlalchemy import Connection, text
@@ -29,16 +28,15 @@ SLOW = TransientCommandError("TIMEOUT", "slow")
 def test_backoff_schedule(backoff: list[float], waits: list[float]) -> None:
     """The list is indexed by the attempt to come, and its last entry holds for ever after."""
     policy = RetryPolicy(max_attempts=100, backoff=backoff)
-    assert [policy.wait_before(attempt).total_seconds() for attempt in (2, 3, 4, 5)] == waits
-    assert policy.wait_before(1) == timedelta(0)
-    assert policy.wait_before(10**6).total_seconds() == (waits[-1] if len(backoff) < 5 else 32)
+    assert [policy.policy.delay(failures, "").total_seconds() for failures in (1, 2, 3, 4)] == waits
+    assert policy.policy.delay(10**6, "").total_seconds() == (waits[-1] if len(backoff) < 5 else 32)
 
 
 def test_the_defaults_are_the_published_ones() -> None:
     """Three attempts, 60 s before the second and 300 s before the third."""
     policy = RetryPolicy()
     assert (policy.max_attempts, list(policy.backoff)) == (3, [10, 60, 300])
-    assert [policy.wait_before(attempt).total_seconds() for attempt in (2, 3)] == [60, 300]
+    assert [policy.policy.delay(failures, "").total_seconds() for failures in (1, 2)] == [60, 300]
 
 
 @pytest.mark.parametrize("given", [{"max_attempts": 0}, {"backoff": []}, {"backoff": "10"}, {"backoff": [10, -1]}])

@@ -85,7 +85,6 @@ class CauseFacts:
     """How many tries its kind has made since, of whatever they came to."""
     lately: int = 0
     """How many have failed of it in the last five minutes."""
-    tries_lately: int = 0
     died_lately: int = 0
     points: Sequence[int] = ()
     """Failures of the minutes of the last hour, the running one last."""

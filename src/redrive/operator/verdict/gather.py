@@ -224,7 +224,6 @@ def _fact(
     return CauseFacts(
         ledger=cause.ledger, id=cause.id, kind=cause.kind, error=cause.sample, at=cause.at, since=cause.since, last_failure=cause.last_seen,
         failures=cause.failures, tries=cause.tries, lately=sum(by_minute.get(start, 0) for start in starts if start >= lately),
-        tries_lately=0 if of_kind is None else of_kind.tries,
         died_lately=sum(died for minute, died in cause.died_at if minute >= lately),
         points=tuple(by_minute.get(start, 0) for start in starts),
         first_version=cause.first_version, last_version=cause.last_version, dead=amount + later,

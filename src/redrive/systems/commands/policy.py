@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from redrive import Policy, Schedule, jitter, seconds
 from redrive.errors import UsageError
@@ -32,7 +31,3 @@ class RetryPolicy:
         spans = [seconds(wait) for wait in waits[1:] or waits]
         policy = Policy(Schedule(spans), attempts=self.max_attempts, jitter=jitter.none, name="commands")
         object.__setattr__(self, "policy", policy)
-
-    def wait_before(self, attempt: int) -> timedelta:
-        """The wait before an attempt, counted from one; before the first there is none."""
-        return timedelta(0) if attempt <= 1 else self.policy.delay(attempt - 1, "")

@@ -69,7 +69,7 @@ class NamedBody(ReasonBody):
     ids: Ids
 
 
-class ResolveBody(NamedBody):
+class ResolveBody(ActBody):
     """Which dead tasks end how."""
 
     state: Literal["done", "cancelled"]
@@ -98,17 +98,17 @@ async def cancel_running(request: Request, body: NamedBody, key: Operator) -> di
 @router.post("/resolve", summary="End dead tasks as done or cancelled, because a person has dealt with them")
 async def resolve(request: Request, body: ResolveBody, key: Operator) -> dict[str, Any]:
     """Says how many changed; tasks that are no longer dead do not."""
-    lane = lane_of(request, body.ledger)
-    ids = await named_ids(lane, body.ids)
-    acted = await _acted(lane, Act.RESOLVE, State(body.state), Filter(ids=ids), body, key)
-    return {"matched": len(ids), "changed": len(acted.changed), "refused": refused_of(acted)}
+    return await _act(request, Act.RESOLVE, State(body.state), body, key)
 
 
 async def _act(request: Request, act: Act, end: State, body: ActBody, key: ApiKey) -> dict[str, Any]:
     lane = lane_of(request, body.ledger)
     asked = Filter(ids=await named_ids(lane, body.ids)) if body.filter is None else body.filter.filter()
+    acts, actor = await lane.acts(limited=True), Actor(name=key.owner, reason=body.reason)
     async with in_time():
-        acted = await _acted(lane, act, end, asked, body, key, dry_run=body.dry_run, at_most=body.at_most)
+        acted = await acts.act(act, end, asked, actor, dry_run=body.dry_run, at_most=body.at_most, within=ACT_WITHIN)
+    if acted.changed:
+        await lane.count_soon()
     return {
         "matched": acted.matched,
         "changed": len(acted.changed),
@@ -116,15 +116,6 @@ async def _act(request: Request, act: Act, end: State, body: ActBody, key: ApiKe
         "until": instant_json(acted.until),
         "complete": acted.complete,
     }
-
-
-async def _acted(lane: Lane, act: Act, end: State, asked: Filter, body: ReasonBody, key: ApiKey, **how: Any) -> Acted:
-    acts = await lane.acts(limited=True)
-    actor = Actor(name=key.owner, reason=body.reason)
-    acted = await acts.act(act, end, asked, actor, within=ACT_WITHIN, **how)
-    if acted.changed:
-        await lane.count_soon()
-    return acted
 
 
 async def named_ids(lane: Lane, given: Sequence[int | str] | None) -> list[TaskId]:

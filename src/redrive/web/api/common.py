@@ -26,12 +26,10 @@ NO_LEDGER = {404: "There is no such ledger, task or search"}
 LOOKING = [Depends(require_unless_loopback("viewer"))]
 
 
-def _duration(given: Any) -> timedelta:
-    return given if isinstance(given, timedelta) else parse_duration(given)
-
-
 Span = Annotated[
-    timedelta, BeforeValidator(_duration), Field(description="Seconds, or with a unit: 90, 5m, 2h", examples=["2h"])
+    timedelta,
+    BeforeValidator(parse_duration),
+    Field(description="Seconds, or with a unit: 90, 5m, 2h", examples=["2h"]),
 ]
 
 

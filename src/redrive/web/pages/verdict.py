@@ -51,7 +51,6 @@ SPARKS = {
 }
 NO_HANDLER = "No handler"
 DOTS = {"Dead": "dead", "Waiting": "waiting", "Parked": "parked", "Running": "running", "Done": "done"}
-FAILING_LOOKS = ("bad", "parked", "soft2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
