@@ -51,6 +51,8 @@ TICK_SECONDS = 0.02
 DRAIN_SECONDS_MAX = 30.0
 START_SECONDS_MAX = 30.0
 GROWTH = 1.5
+FINEST = 1.05
+"""Rates that are nearer to each other than this are not told apart."""
 BURST = 5000
 BURSTS = 3
 POISON_EVERY = 100
@@ -73,6 +75,8 @@ class Result:
     drift_p50_ms: float
     drift_p99_ms: float
     drift_max_ms: float
+    cpu_us: dict[str, int]
+    """What a message cost in processor time, by who spent it."""
 
     @property
     def holds(self) -> bool:
@@ -84,11 +88,30 @@ class Result:
         )
 
 
+class Parts:
+    """Who shares the cores."""
+
+    def __init__(self, at: Servers, relay: int | None = None) -> None:
+        self._at = at
+        self._relay = relay
+
+    def spent(self) -> dict[str, float]:
+        """Seconds of processor time until now."""
+        assert self._at.postgres is not None
+        assert self._at.rabbitmq is not None
+        relay = {} if self._relay is None else {
+            "relay": spent.of_process(self._relay),
+            "postgres": spent.of_server(self._at.postgres.pid),
+        }  # fmt: skip
+        return relay | {"rabbitmq": spent.of_session(self._at.rabbitmq.pid), "load": spent.here()}
+
+
 class Bench:
     """One way of waiting: where messages are sent, and what the consumer sees of them."""
 
-    def __init__(self, way: str, wire: Wire, connection: aio_pika.Connection) -> None:
+    def __init__(self, way: str, wire: Wire, connection: aio_pika.Connection, parts: Parts) -> None:
         self.way = way
+        self._parts = parts
         self._wire = wire
         self._connection = connection
         self._drifts: list[float] = []
@@ -133,6 +156,7 @@ class Bench:
         self._drifts = []
         drifts = self._drifts  # what of an earlier run comes after its end is not this one's
         self._run += 1
+        before = self._parts.spent()
         began = time.monotonic()
         sending: list[asyncio.Future[Published | None]] = []
         while (elapsed := time.monotonic() - began) < seconds:
@@ -156,13 +180,19 @@ class Bench:
             drift_p50_ms=round(statistics.median(drifts) * 1000, 1),
             drift_p99_ms=round(drifts[int(len(drifts) * 0.99)] * 1000, 1),
             drift_max_ms=round(drifts[-1] * 1000, 1),
+            cpu_us=self._each(before, len(sending)),
         )
 
-    async def burst(self, amount: int, *, spoilt: bool) -> float:
-        """So many messages at once, due as soon as the relay allows; how many per second came back."""
+    def _each(self, before: dict[str, float], amount: int) -> dict[str, int]:
+        """What one of so many messages has cost since then, in microseconds of processor time."""
+        return {part: round((now - before[part]) / amount * 1e6) for part, now in self._parts.spent().items()}
+
+    async def burst(self, amount: int, *, spoilt: bool) -> tuple[float, dict[str, int]]:
+        """So many messages at once, due as soon as the relay allows; how many per second came back, and what each cost."""
         self._drifts = []
         drifts = self._drifts
         self._run += 1
+        before = self._parts.spent()
         began = time.monotonic()
         sending: list[asyncio.Future[Published | None]] = []
         for n in range(amount):
@@ -172,7 +202,8 @@ class Bench:
         await confirmed(sending)
         while len(drifts) < amount and time.monotonic() < began + DRAIN_SECONDS_MAX:
             await asyncio.sleep(0.01)
-        return len(drifts) / (time.monotonic() - began)
+        rate = len(drifts) / (time.monotonic() - began)
+        return rate, self._each(before, amount)
 
     def _send(self, *, hinted: bool = True) -> "asyncio.Future[Published | None]":
         self._serial += 1
@@ -201,13 +232,13 @@ async def confirmed(sending: "list[asyncio.Future[Published | None]]") -> None:
 
 
 @asynccontextmanager
-async def connected(way: str, url: str) -> AsyncIterator[Bench]:
+async def connected(way: str, url: str, parts: Parts) -> AsyncIterator[Bench]:
     """A bench on a connection of its own."""
     wire = Wire()
     connection = wire.connection(URL(url))
     await connection.connect()
     async with connection:
-        bench = Bench(way, wire, connection)
+        bench = Bench(way, wire, connection, parts)
         await bench.prepare()
         yield bench
 
@@ -253,50 +284,68 @@ def relay_process(at: Servers, log: Path) -> Iterator[int]:
             process.wait()
 
 
-async def measure(way: str, url: str, options: argparse.Namespace, console: Console) -> tuple[Result, list[Result]]:
-    async with connected(way, url) as bench:
+async def measure(
+    way: str, url: str, parts: Parts, options: argparse.Namespace, console: Console
+) -> tuple[Result, list[Result]]:
+    async with connected(way, url, parts) as bench:
         await bench.run(options.rate, min(3.0, options.seconds))  # warm
         console.print(f"{way}: {options.rate}/s for {options.seconds:g} s", highlight=False)
         steady = await bench.run(options.rate, options.seconds)
         ramp: list[Result] = []
-        rate = float(options.rate)
-        while options.step_seconds and (ramp[-1] if ramp else steady).holds:
-            rate *= GROWTH
-            console.print(f"{way}: {rate:.0f}/s for {options.step_seconds:g} s", highlight=False)
-            ramp.append(await bench.run(int(rate), options.step_seconds))
+        kept, growth = float(options.rate), GROWTH
+        if not options.step_seconds or not steady.holds:
+            return steady, ramp
+        while growth > FINEST:
+            rate = int(kept * growth)
+            console.print(f"{way}: {rate}/s for {options.step_seconds:g} s", highlight=False)
+            ramp.append(await bench.run(rate, options.step_seconds))
+            if ramp[-1].holds:
+                kept = rate
+            if not ramp[-1].holds or growth < GROWTH:  # between the last that held and the first that did not
+                growth **= 0.5
         return steady, ramp
 
 
-async def measure_bursts(url: str, relay: int, amount: int, console: Console) -> dict[str, float]:
-    """The best of a few bursts each: messages per second, clean and spoilt, and what is kept; what a clean one costs the relay."""
-    async with connected("relay", url) as bench:
-        found: dict[bool, list[float]] = {False: [], True: []}
-        cpu_us: list[float] = []
+async def measure_bursts(url: str, parts: Parts, amount: int, console: Console) -> dict[str, Any]:
+    """The best of a few bursts each: messages per second, clean and spoilt, and what is kept; what a clean one costs."""
+    async with connected("relay", url, parts) as bench:
+        found: dict[bool, list[tuple[float, dict[str, int]]]] = {False: [], True: []}
         for at in range(BURSTS):
             for spoilt in (False, True):
                 console.print(f"relay: burst {at + 1} of {amount:,}{', spoilt' if spoilt else ''}", highlight=False)
-                before = spent.of_process(relay)
                 found[spoilt].append(await bench.burst(amount, spoilt=spoilt))
-                if not spoilt:
-                    cpu_us.append((spent.of_process(relay) - before) / amount * 1e6)
-        clean, spoilt_rate = max(found[False]), max(found[True])
+        clean, spoilt_rate = (max(rate for rate, _ in found[spoilt]) for spoilt in (False, True))
         return {
             "clean_per_second": round(clean),
             "spoilt_per_second": round(spoilt_rate),
             "kept": round(spoilt_rate / clean, 3),
-            "cpu_us": round(min(cpu_us)),
+            "cpu_us": min((cost for _, cost in found[False]), key=lambda cost: cost["relay"]),
         }
+
+
+def told(cpu_us: dict[str, int]) -> str:
+    """What a message cost, part by part."""
+    return ", ".join(f"{part} {us}" for part, us in cpu_us.items())
 
 
 def show(found: dict[str, tuple[Result, list[Result]]], console: Console) -> None:
     table = Table(title="Delayed retries on RabbitMQ: 2, 4 and 8 s", title_justify="left")
-    for heading in ("way", "rate", "drift p50", "drift p99", "drift max", "lost", "highest rate that kept up"):
+    for heading in (
+        "way",
+        "rate",
+        "drift p50",
+        "drift p99",
+        "drift max",
+        "lost",
+        "highest rate that kept up",
+        "µs of processor time for each then",
+    ):
         table.add_column(heading)
     for way, (steady, ramp) in found.items():
-        kept = [result for result in (steady, *ramp) if result.holds]
+        kept = max((result for result in (steady, *ramp) if result.holds), key=lambda result: result.rate, default=None)
         table.add_row(
             way, f"{steady.rate}/s", f"{steady.drift_p50_ms} ms", f"{steady.drift_p99_ms} ms", f"{steady.drift_max_ms} ms",
-            str(steady.missing), f"{kept[-1].rate}/s" if kept else "–",
+            str(steady.missing), f"{kept.sent_per_second:.0f}/s" if kept else "–", told(kept.cpu_us) if kept else "–",
         )  # fmt: skip
     console.print(table)
 
@@ -319,14 +368,15 @@ def main(argv: Sequence[str]) -> int:
         assert at.postgres is not None
         settings = at.postgres.settings()
         with relay_process(at, at.folder / "relay.log") as relay:
-            found["relay"] = uvloop.run(measure("relay", at.rabbitmq_url, options, console))
-            bursts = uvloop.run(measure_bursts(at.rabbitmq_url, relay, options.burst, console))
+            parts = Parts(at, relay)
+            found["relay"] = uvloop.run(measure("relay", at.rabbitmq_url, parts, options, console))
+            bursts = uvloop.run(measure_bursts(at.rabbitmq_url, parts, options.burst, console))
         for way in WAYS[1:]:
-            found[way] = uvloop.run(measure(way, at.rabbitmq_url, options, console))
+            found[way] = uvloop.run(measure(way, at.rabbitmq_url, Parts(at), options, console))
     show(found, console)
     console.print(
         f"bursts of {options.burst:,} through the relay: {bursts['clean_per_second']}/s clean, "
-        f"{bursts['spoilt_per_second']}/s with 1 % poison ({bursts['kept']:.0%}); {bursts['cpu_us']} µs of its processor time for each",
+        f"{bursts['spoilt_per_second']}/s with 1 % poison ({bursts['kept']:.0%}); µs of processor time for each: {told(bursts['cpu_us'])}",
         highlight=False,
     )
     saved = {

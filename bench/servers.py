@@ -87,7 +87,11 @@ class Servers:
 
     folder: Path
     postgres: PostgreSQL | None
-    rabbitmq_url: str | None
+    rabbitmq: "RabbitMQ | None"
+
+    @property
+    def rabbitmq_url(self) -> str | None:
+        return None if self.rabbitmq is None else self.rabbitmq.url
 
 
 @contextmanager
@@ -123,12 +127,12 @@ def postgresql(folder: Path) -> Iterator[PostgreSQL]:
 
 
 @contextmanager
-def rabbitmq_node(folder: Path) -> Iterator[str]:
-    """A node that is ended with the block; its URL."""
+def rabbitmq_node(folder: Path) -> "Iterator[RabbitMQ]":
+    """A node that is ended with the block."""
     node = RabbitMQ(folder)
     try:
         node.start()
-        yield node.url
+        yield node
     finally:
         node.end()
 
@@ -163,12 +167,19 @@ class RabbitMQ:
             "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
             "RABBITMQ_NODE_PORT": str(self._port),
             "RABBITMQ_DIST_PORT": str(distribution_port),
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+            # Its schedulers would spin for a while whenever they have nothing to do, on cores that others need here.
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1} "
+            "+sbwt none +sbwtdcpu none +sbwtdio none",
             "RABBITMQ_MNESIA_BASE": str(folder / "data"),
             "RABBITMQ_LOG_BASE": str(folder / "log"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
         }
+
+    @property
+    def pid(self) -> int | None:
+        """The process that leads the session of all that the node runs in."""
+        return None if self._server is None else self._server.pid
 
     def start(self) -> None:
         """Start it, and come back when it listens."""

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -24,6 +25,16 @@ def of_server(pid: int | None) -> float:
         return 0.0
     living = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return _ticks(pid, 4) + sum(_ticks(int(one), 2) for one in living)
+
+
+def of_session(leader: int | None) -> float:
+    """Seconds until now of all living processes of a session."""
+    found = 0.0
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended in between
+            if os.getsid(int(folder.name)) == leader:
+                found += _ticks(int(folder.name), 2)
+    return found
 
 
 def _ticks(pid: int, fields: int) -> float:

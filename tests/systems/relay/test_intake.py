@@ -209,9 +209,9 @@ async def test_two_relays_side_by_side(url: str, broker: Broker, monkeypatch: py
     amount, arrived = 300, 0
     store = RelayIntake.store
 
-    async def counted(self: RelayIntake, arrivals: Sequence[Any]) -> Any:
+    async def counted(self: RelayIntake, arrivals: Sequence[Any], *given: Any) -> Any:
         nonlocal arrived
-        stored = await store(self, arrivals)
+        stored = await store(self, arrivals, *given)
         arrived += len(arrivals)
         return stored
 
@@ -241,12 +241,12 @@ async def test_a_database_that_is_away(app: Redrive, broker: Broker, monkeypatch
     away = True
     asked = 0
 
-    async def maybe(arrivals: Any) -> Stored:
+    async def maybe(arrivals: Any, *given: Any) -> Stored:
         nonlocal asked
         asked += 1
         if away:
             raise LedgerAwayError("gone for a moment")
-        return await store(arrivals)
+        return await store(arrivals, *given)
 
     acknowledged: list[int] = []
     acknowledge = ChannelSession._acknowledge
@@ -276,7 +276,7 @@ async def test_one_that_cannot_be_stored(app: Redrive, broker: Broker, monkeypat
     monkeypatch.setattr(
         relay._intake,
         "_row",
-        lambda one, delay, now: row_of(one, delay, now) | ({"retry_count": -1} if one.message_id == "m-7" else {}),
+        lambda one: row_of(one) | ({"retry_count": -1} if one.message_id == "m-7" else {}),
     )
     async with running(app, relay):
         await broker.send(settings, *(retry(f"m-{n}", queue) for n in range(20)))
@@ -284,6 +284,31 @@ async def test_one_that_cannot_be_stored(app: Redrive, broker: Broker, monkeypat
         [refused] = await broker.take(settings.invalid_queue)
         assert refused.headers["x-invalid-reason"] == "cannot_be_stored"
         assert refused.body == retry("m-7", queue).SerializeToString()
+
+
+@pytest.mark.every_store
+async def test_what_is_stored_is_told_though_the_rest_is_tried_again(
+    app: Redrive, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database goes away between what is new and what was there: the new are new also when it is back, so somebody wakes up for them."""
+    monkeypatch.setattr(intake, "PAUSE_CAP_SECONDS", 0.001)
+    relay = Relay(app, broker.settings())
+    store_again, tries = relay._intake._store_again, 0
+
+    def away_at_first(*given: Any) -> Stored:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise LedgerAwayError("gone for a moment")
+        return store_again(*given)
+
+    monkeypatch.setattr(relay._intake, "_store_again", away_at_first)
+    async with app:
+        await relay._intake.store([arrival("there")])
+        stored, refused = await relay._intake.keep([arrival("new-1"), arrival("there"), arrival("new-2")])
+        assert [one.message_id for _, one, _ in stored.new] == ["new-1", "new-2"]
+        assert [one.message_id for one in stored.known] == ["there"]
+        assert (refused, tries) == ({}, 2)
 
 
 class Strange(datetime):
@@ -436,7 +461,7 @@ async def test_only_what_a_message_holds_can_be_refused(
         told, tries = Recorder(), 0
 
         class Failing(RelayIntake):
-            async def store(self, _: Any, error: Exception = error) -> Stored:
+            async def store(self, _: Any, __: Any = None, error: Exception = error) -> Stored:
                 nonlocal tries
                 tries += 1
                 if tries <= 3:
@@ -455,7 +480,7 @@ async def test_a_value_that_the_driver_cannot_encode_is_refused(app: Redrive, st
     async with app:
         strange = arrival("m-1", retry_count="many" if store == "postgres" else -1)
         delay = relay._intake.delay
-        relay._intake.delay = lambda one, _, now: delay(one, 0, now)  # type: ignore[method-assign]
+        relay._intake.delay = lambda one, _: delay(one, 0)  # type: ignore[method-assign]
         stored, refused = await relay._intake.keep([strange, arrival("m-2")])
         assert list(refused) == ["m-1"]
         assert [one.message_id for _, one, _ in stored.new] == ["m-2"]

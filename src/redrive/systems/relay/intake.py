@@ -1,4 +1,4 @@
-"""From arrivals to rows: many messages in one transaction, however long the database is away.
+"""From arrivals to rows: many messages in one statement, however long the database is away.
 
 A `message_id` that is known is the same story. Its row goes back to waiting if it has ended, is left alone if it waits, and is
 held for a moment if it is being published.
@@ -6,12 +6,13 @@ held for a moment if it is being published.
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, Text, bindparam, select, type_coerce, update
+from sqlalchemy import Connection, DateTime, Interval, Text, bindparam, func, select, type_coerce, update
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
 
 from redrive import Policy
@@ -51,8 +52,10 @@ _CONTENT = (
     "gate",
 )
 
-_STORED = ("message_id", "retry_count", *(name for name in _CONTENT if name != "headers"),
-           "next_retry_at", "created_at", "updated_at", "headers")  # fmt: skip
+_STORED = ("message_id", "retry_count", *(name for name in _CONTENT if name != "headers"))
+
+_HEADERS = len(_STORED)
+_NOT_NEW = (None, None)
 
 _message_ids: Any = bindparam("message_ids", expanding=True)
 _FIND = select(
@@ -82,15 +85,15 @@ class RelayIntake:
 
     async def keep(self, arrivals: list[Arrival]) -> tuple[Stored, dict[str, str]]:
         """Store, however long the database is away; what it refuses for good comes back by id with its words."""
-        tries = 0
+        stored, tries = Stored(), 0
         while True:
             try:
-                return await self.store(arrivals), {}
+                return await self.store(arrivals, stored), {}
             except (StatementError, TooSlowError) as error:
                 if isinstance(error, StatementError) and _is_about_content(error):
                     if len(arrivals) == 1:
-                        return Stored(), {arrivals[0].message_id: describe_error(error)}
-                    return await self._keep_apart(arrivals)
+                        return stored, {arrivals[0].message_id: describe_error(error)}
+                    return await self._keep_apart(arrivals, stored)
                 # A time limit, a deadlock, a right or a table that is missing: not what the messages hold, so they wait.
                 if tries % TELL_EVERY_TRIES == 0:
                     self._log.unstored(describe_error(error))
@@ -99,53 +102,69 @@ class RelayIntake:
             tries += 1
             await pause(tries, cap_seconds=PAUSE_CAP_SECONDS)
 
-    async def _keep_apart(self, arrivals: list[Arrival]) -> tuple[Stored, dict[str, str]]:
+    async def _keep_apart(self, arrivals: list[Arrival], stored: Stored) -> tuple[Stored, dict[str, str]]:
         """One by one: a message that cannot be stored must not keep the others from it."""
-        whole = Stored()
+        there = {id(one) for _, one, _ in stored.new}
         refused: dict[str, str] = {}
         for one in arrivals:
-            stored, failed = await self.keep([one])
-            whole.add(stored)
-            refused |= failed
-        return whole, refused
+            if id(one) not in there:
+                alone, failed = await self.keep([one])
+                stored.add(alone)
+                refused |= failed
+        return stored, refused
 
-    async def store(self, arrivals: Sequence[Arrival]) -> Stored:
-        """Store a batch in one transaction; when this returns it is durable. Of two with one id the first counts."""
+    async def store(self, arrivals: Sequence[Arrival], stored: Stored | None = None) -> Stored:
+        """Store a batch; when this returns it is durable. Of two with one id the first counts.
+
+        `stored` has what an earlier try has stored of it, and gets what this one stores, also where the rest then fails.
+        """
         ledger = await self._lane.ledger()
         await self.gates.look()
+        stored = Stored() if stored is None else stored
         first: dict[str, Arrival] = {}
         for arrival in arrivals:
             first.setdefault(arrival.message_id, arrival)
         # In the order of their ids: two relays that store the same messages then never wait in a circle.
-        distinct = [first[message_id] for message_id in sorted(first)]
-        stored = await self._database.write(self._store, distinct, ledger) if distinct else Stored()
+        left = sorted(first.keys() - {one.message_id for _, one, _ in stored.new})
+        if left:
+            new = await self._store_new([first[message_id] for message_id in left], ledger)
+            stored.new += new
+            there = {one.message_id for _, one, _ in new}
+            if again := [first[message_id] for message_id in left if message_id not in there]:
+                stored.add(await self._database.write(self._store_again, again, ledger))
         held = {arrival.message_id for arrival in stored.held}
         for arrival in arrivals:
             if first[arrival.message_id] is not arrival:
                 (stored.held if arrival.message_id in held else stored.known).append(arrival)
         return stored
 
-    def _store(self, connection: Connection, arrivals: Sequence[Arrival], ledger: Any) -> Stored:
-        now = self._database.present(connection)
-        delays = {one.message_id: self.delay(one, one.retry_count, now) for one in arrivals}
-        rows = [self._row(one, delays[one.message_id], now) for one in arrivals]
-        new = {message_id: id_ for id_, message_id in self._insert(connection, rows)}
-        stored = Stored(
-            new=[(new[one.message_id], one, delays[one.message_id]) for one in arrivals if one.message_id in new]
-        )
-        rest = [one for one in arrivals if one.message_id not in new]
-        if rest:
-            self._store_again(connection, rest, ledger, now, stored)
-        queues = {one.queue for _, one, _ in (*stored.new, *stored.returned)}
-        named = sorted(queue for queue in queues if self.gates.name(queue) is not None)
-        if named:  # last, since the commit follows at once
-            ledger.make_gates(connection, [NamedGate(gate, None, "") for gate in named])
-        return stored
+    async def _store_new(self, arrivals: Sequence[Arrival], ledger: Any) -> list[tuple[Any, Arrival, timedelta]]:
+        """Those whose row is not there yet. Where no gate is in use, one statement does it, and commits with it."""
+        if all(self.gates.name(one.queue) is None for one in arrivals):
+            return await self._database.statement(self._insert_new, arrivals)
 
-    def _store_again(
-        self, connection: Connection, arrivals: list[Arrival], ledger: Any, now: datetime, stored: Stored
-    ) -> None:
+        def insert_gated(connection: Connection) -> list[tuple[Any, Arrival, timedelta]]:
+            new = self._insert_new(connection, arrivals)
+            self._make_gates(connection, ledger, new)
+            return new
+
+        return await self._database.write(insert_gated)
+
+    def _insert_new(self, connection: Connection, arrivals: Sequence[Arrival]) -> list[tuple[Any, Arrival, timedelta]]:
+        rows = [self._row(one) for one in arrivals]
+        new = {message_id: (id_, delay) for id_, message_id, delay in self._insert(connection, rows)}
+        return [(id_, one, delay) for one in arrivals for id_, delay in [new.get(one.message_id, _NOT_NEW)] if id_]
+
+    def _make_gates(self, connection: Connection, ledger: Any, found: Sequence[tuple[Any, Arrival, timedelta]]) -> None:
+        """Make the gates of what waits now: last, since the commit follows at once."""
+        queues = {one.queue for _, one, _ in found}
+        named = sorted(queue for queue in queues if self.gates.name(queue) is not None)
+        if named:
+            ledger.make_gates(connection, [NamedGate(gate, None, "") for gate in named])
+
+    def _store_again(self, connection: Connection, arrivals: list[Arrival], ledger: Any) -> Stored:
         """Messages whose row is there already."""
+        stored, now = Stored(), self._database.present(connection)
         asked = {"message_ids": [one.message_id for one in arrivals]}
         found = {row.message_id: row for row in connection.execute(_FIND, asked)}
         back: list[tuple[Any, Arrival, timedelta]] = []
@@ -156,7 +175,7 @@ class RelayIntake:
             elif row.status == _WORDS.waiting:
                 stored.known.append(one)
             else:
-                back.append((row.id, one, self.delay(one, max(one.retry_count, row.retry_count), now)))
+                back.append((row.id, one, _longer(*self.delay(one, max(one.retry_count, row.retry_count)), now)))
         returns = [Return(id=id_, failures=one.retry_count, delay=delay) for id_, one, delay in back]
         changed = set(ledger.return_sync(returns, RELAY, within=connection))
         stored.returned = [each for each in back if each[0] in changed]
@@ -171,17 +190,24 @@ class RelayIntake:
                 for id_, one, _ in stored.returned
             ]
             connection.execute(_REFRESH, refreshed)
+        self._make_gates(connection, ledger, stored.returned)
+        return stored
 
-    def delay(self, arrival: Arrival, count: int, now: datetime) -> timedelta:
-        """How long a message waits that was published so often: not at all if its retries are spent."""
+    def delay(self, arrival: Arrival, count: int) -> tuple[timedelta, datetime | None]:
+        """How long a message waits that was published so often, and until when at least: not at all if its retries are spent."""
         if count >= arrival.max_retries:
-            return timedelta(0)
-        delay = self._policy.delay(count + 1, arrival.message_id)
-        return delay if arrival.not_before is None else max(delay, arrival.not_before - now)
+            return timedelta(0), None
+        return self._policy.delay(count + 1, arrival.message_id), arrival.not_before
 
-    def _row(self, arrival: Arrival, delay: timedelta, now: datetime) -> dict[str, Any]:
-        times = {"next_retry_at": now + delay, "created_at": now, "updated_at": now}
-        return {"message_id": arrival.message_id, "retry_count": arrival.retry_count} | self._content(arrival) | times
+    def _row(self, arrival: Arrival) -> dict[str, Any]:
+        delay, not_before = self.delay(arrival, arrival.retry_count)
+        return {
+            "message_id": arrival.message_id,
+            "retry_count": arrival.retry_count,
+            **self._content(arrival),
+            "delay": delay,
+            "not_before": not_before,
+        }
 
     def _content(self, arrival: Arrival) -> dict[str, Any]:
         return _content(arrival) | {"gate": self.gates.name(arrival.queue)}
@@ -212,27 +238,49 @@ class RelayIntake:
             self._waking = None
 
 
-def _inserting(database: Database) -> Callable[[Connection, list[dict[str, Any]]], Iterable[Any]]:
-    """What stores rows whose `message_id` is new, and says the id and the `message_id` of each."""
-    insert = database.insert(retry_queue)
-    if not database.dialect.batches_bytes:
+def _inserting(database: Database) -> Callable[[Connection, list[dict[str, Any]]], Sequence[Any]]:
+    """What stores rows whose `message_id` is new, and says of each its id, its `message_id` and how long it waits."""
+    insert, dialect = database.insert(retry_queue), database.dialect
+    if not dialect.batches_bytes:
         plain = insert.on_conflict_do_nothing(index_elements=[_c.message_id]).returning(_c.id, _c.message_id)
-        return lambda connection, rows: connection.execute(plain, rows)
-    types = {name: _c[name].type for name in _STORED} | {"headers": Text()}
-    batch = Batch(database.dialect, types)
-    columns = [batch.rows.c[name] for name in _STORED[:-1]]
-    headers = database.dialect.json(batch.rows.c.headers, _c.headers.type).label("headers")
+
+        def store_plain(connection: Connection, rows: list[dict[str, Any]]) -> Sequence[Any]:
+            now = database.present(connection)
+            delays = {row["message_id"]: _longer(row.pop("delay"), row.pop("not_before"), now) for row in rows}
+            times = {"created_at": now, "updated_at": now}
+            timed = [row | times | {"next_retry_at": now + delays[row["message_id"]]} for row in rows]
+            return [(id_, message_id, delays[message_id]) for id_, message_id in connection.execute(plain, timed)]
+
+        return store_plain
+    types = {name: _c[name].type for name in _STORED}
+    types |= {"headers": Text(), "delay": dialect.span_type(_c.next_retry_at), "not_before": DateTime(timezone=True)}
+    batch = Batch(dialect, types, joined=False)
+    given = batch.rows.c
+    values = {name: given[name] for name in _STORED} | {
+        "headers": dialect.json(given.headers, _c.headers.type),
+        "next_retry_at": func.greatest(dialect.later(given.delay, _c.next_retry_at), given.not_before),
+        "created_at": dialect.now(_c.created_at),
+        "updated_at": dialect.now(_c.updated_at),
+    }
+    wait = type_coerce(_c.next_retry_at - _c.created_at, Interval()).label("wait")
     many = Compiled(
-        insert.from_select(_STORED, select(*columns, headers), include_defaults=False)
+        insert.from_select(list(values), select(*values.values()), include_defaults=False)
         .on_conflict_do_nothing(index_elements=[_c.message_id])
-        .returning(_c.id, _c.message_id)
+        .returning(_c.id, _c.message_id, wait)
     )
 
-    def store(connection: Connection, rows: list[dict[str, Any]]) -> Iterable[Any]:
-        values = ([*map(row.__getitem__, _STORED[:-1]), json.dumps(row["headers"])] for row in rows)
-        return many.rows(connection, batch.parameters(values))
+    def store(connection: Connection, rows: list[dict[str, Any]]) -> Sequence[Any]:
+        now = None if database.server_clock else database.now()
+        columns = [list(map(itemgetter(name), rows)) for name in types]
+        columns[_HEADERS] = list(map(json.dumps, columns[_HEADERS]))
+        return many.rows(connection, batch.of_columns(columns) | dialect.times(now))
 
     return store
+
+
+def _longer(delay: timedelta, not_before: datetime | None, now: datetime) -> timedelta:
+    """How long it is until both have passed."""
+    return delay if not_before is None else max(delay, not_before - now)
 
 
 def _content(arrival: Arrival) -> dict[str, Any]:
