@@ -82,6 +82,8 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[Served]]]:
                 while (await receive()).get("more_body"):
                     pass
             body = b"x" * (32 << 20) if scope["path"] == "/large" else b"ok"
+            if scope["path"] == "/class":
+                body = type(receive.__self__).__name__.encode()
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": body})
 
@@ -106,6 +108,15 @@ async def serve() -> AsyncIterator[Callable[..., Awaitable[Served]]]:
     yield start
     for end in ends:
         await end()
+
+
+async def test_answers_are_those_of_one_write(serve: Serve):
+    """Each request of a connection is answered by `OneWrite`, not only its first."""
+    reader, writer = await (await serve()).connect()
+    for _ in range(2):
+        writer.write(b"GET /class HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b"OneWrite" in await reader.readuntil(b"0\r\n\r\n")
+    writer.close()
 
 
 async def test_a_header_without_an_end_is_refused(serve: Serve):

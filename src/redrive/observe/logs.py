@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextvars import ContextVar, copy_context
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import TracebackType
@@ -44,6 +45,7 @@ STACKS_MAX = 1000
 HEXADECIMAL = "0123456789abcdef-"
 WORD_CHARS_MAX = 64
 WORDS_REMEMBERED_MAX = 2048
+NAMES_REMEMBERED_MAX = 1024
 TIME_OF_LINE = "@timestamp"
 """A line that tells of a change brings the time of the change itself; all others get the present."""
 
@@ -54,22 +56,14 @@ def configure_logs(*, service: str = "redrive", level: str = "info", format: str
         raise SettingsError(f"LOG_LEVEL must be one of {', '.join(LEVELS)}, not {level!r}")
     if format not in FORMATS:
         raise SettingsError(f"LOG_FORMAT must be json or pretty, not {format!r}")
-    render: list[Any] = (
-        [_with_message, _as_json]
+    render: Any = (
+        _as_json
         if format == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key=TIME_OF_LINE)]
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), timestamp_key=TIME_OF_LINE)
     )
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.format_exc_info,
-            _redacted,
-            # What we say ourselves needs no looking through.
-            _of_service(visible(redact(service))),
-            structlog.processors.add_log_level,
-            _stamped,
-            *render,
-        ],
+        # What we say ourselves, such as our name, needs no looking through.
+        processors=[_completed(visible(redact(service))), render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level.lower()]),
         # A line and its end in one write: others write there too, from other threads.
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
@@ -122,21 +116,35 @@ def said_json(message: str, level: str) -> str:
     return json.dumps(said | structlog.contextvars.get_contextvars() | at, ensure_ascii=False)
 
 
-def _of_service(service: str) -> structlog.typing.Processor:
-    """In every line, whichever thread writes it: a thread does not have the context of the one that started it."""
+def _completed(service: str) -> structlog.typing.Processor:
+    """All that a line has beside what is said, in one step: to call seven takes as long as what they do.
 
-    def add(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    The service is in every line, whichever thread writes it: a thread does not have the context of the one that started it.
+    """
+
+    def complete(logger: Any, method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        for variable, value in copy_context().items():
+            name = _bound_name(variable)
+            if name is not None and value is not Ellipsis:
+                fields.setdefault(name, value)
+        if "exc_info" in fields:
+            fields = structlog.processors.format_exc_info(logger, method, fields)
+        _redact(fields)
         fields.setdefault("service", service)
+        structlog.processors.add_log_level(logger, method, fields)
+        if TIME_OF_LINE not in fields:
+            second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+            fields[TIME_OF_LINE] = f"{_second(second)}.{nanoseconds // 1000:06}Z"
         return fields
 
-    return add
+    return complete
 
 
-def _stamped(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    if TIME_OF_LINE not in fields:
-        second, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
-        fields[TIME_OF_LINE] = f"{_second(second)}.{nanoseconds // 1000:06}Z"
-    return fields
+@lru_cache(maxsize=NAMES_REMEMBERED_MAX)
+def _bound_name(variable: ContextVar[Any]) -> str | None:
+    """What `structlog.contextvars` has bound under this variable; None where it is somebody else's."""
+    prefix = structlog.contextvars.STRUCTLOG_KEY_PREFIX
+    return variable.name.removeprefix(prefix) if variable.name.startswith(prefix) else None
 
 
 @lru_cache(maxsize=2)
@@ -145,13 +153,12 @@ def _second(since_1970: int) -> str:
     return datetime.fromtimestamp(since_1970, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _redacted(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _redact(fields: structlog.typing.EventDict) -> None:
     """The last gate: whatever text a caller logged, no secret passes, and nothing that a terminal would act on."""
     for name, value in fields.items():
         # Ids of ours are digits of the hexadecimal system, in which no secret is known by its look.
         if isinstance(value, str) and value.strip(HEXADECIMAL):
             fields[name] = _clean_word(value) if len(value) <= WORD_CHARS_MAX else visible(redact(value))
-    return fields
 
 
 @lru_cache(maxsize=WORDS_REMEMBERED_MAX)
@@ -161,16 +168,12 @@ def _clean_word(text: str) -> str:
 
 
 def _as_json(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> str:
+    # What happened under the name that most collectors of logs look for, beside ours.
+    fields.setdefault("message", fields.get("event"))
     try:
         return orjson.dumps(fields, default=repr, option=orjson.OPT_PASSTHROUGH_DATACLASS).decode()
     except orjson.JSONEncodeError:  # half a character, or a number beyond 64 bits
         return json.dumps(fields, default=repr)
-
-
-def _with_message(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """What happened under the name that most collectors of logs look for, beside ours."""
-    fields.setdefault("message", fields.get("event"))
-    return fields
 
 
 class LogObserver:

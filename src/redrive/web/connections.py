@@ -19,6 +19,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from redrive.access.senders import sender_of
 from redrive.http.errors import error_body
+from redrive.web.one_write import OneWrite
 
 FILES_WANTED = 65_536
 FILES_RESERVED = 256
@@ -210,6 +211,10 @@ class HttpConnection(HttpToolsProtocol):
         """The answer is sent; the connection waits for the next request."""
         self.doorkeeper.rests(self)
         super().on_response_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        OneWrite.take_over(cycle)
+        super()._start_asgi_task(cycle, app)
 
     # --- refusing -----------------------------------------------------------------------------------------------------
 
