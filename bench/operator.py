@@ -284,7 +284,7 @@ def main(argv: Sequence[str]) -> int:
             url = running.postgres.create("operator")
             stores.append(("postgres", options.postgres_tasks, url, partial(running.postgres.calm, "operator")))
         for store, total, url, calm in stores:
-            with tuned_runner() as runner:  # as the service runs
+            with tuned_runner(answers=True) as runner:  # as the service runs
                 runner.run(_migrate(url))
                 measured += runner.run(measure(url, store, total, options.rounds, console, calm))
     show(measured, console)

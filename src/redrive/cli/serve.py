@@ -64,7 +64,7 @@ def serve_app(app: Redrive, settings: Settings, host: str | None, port: int | No
     """Run the application's workers and systems and serve its routes, until SIGTERM or Ctrl-C."""
     listening = listen(settings.http_host if host is None else host, settings.http_port if port is None else port)
     with contextlib.closing(listening):
-        run_to_the_end(lambda: _serve(app, settings, listening, introduce))
+        run_to_the_end(lambda: _serve(app, settings, listening, introduce), answers=True)
 
 
 async def _serve(app: Redrive, settings: Settings, listening: socket.socket, introduce: Introduce) -> None:

@@ -189,14 +189,14 @@ def stop_with_parent(stop: Callable[[], None]) -> None:
     loop.add_reader(pipe, on_readable)
 
 
-def run_to_the_end(work: Callable[[], Awaitable[None]]) -> None:
-    """Run the work, and end the process even where handlers hang in threads that nothing can stop."""
+def run_to_the_end(work: Callable[[], Awaitable[None]], *, answers: bool = False) -> None:
+    """Run the work, and end the process even where handlers hang in threads that nothing can stop. `answers` as in `tuned_runner`."""
 
     async def main() -> bool:
         await work()
         return await _threads_ended()
 
-    with tuned_runner() as runner:
+    with tuned_runner(answers=answers) as runner:
         if not runner.run(main()):
             end_now(0)
 
