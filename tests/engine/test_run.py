@@ -2,8 +2,10 @@
 
 import asyncio
 import contextvars
+import gc
 import threading
 import time
+import weakref
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -104,6 +106,27 @@ async def test_raising_is_a_failure(bench, error, state, verdict, is_async):
     settled = (await bench.run(raise_async if is_async else raise_sync)).settlement
     assert (settled.outcome, settled.state, settled.failures) == ("failed", state, 1)
     assert settled.explanation.verdict == verdict
+
+
+async def test_a_failure_goes_with_its_settlement(bench):
+    """What a handler raised, and what its frames held, is not kept until the collector comes round."""
+
+    class Large:
+        pass
+
+    seen = []
+
+    async def handle(task):
+        large = Large()
+        seen.append(weakref.ref(large))
+        raise ValueError("bad")
+
+    gc.disable()
+    try:
+        await bench.run(handle)
+        assert seen[0]() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("transactional", [False, True])

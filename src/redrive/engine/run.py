@@ -185,8 +185,8 @@ class Runner:
         except BaseException as error:  # also SystemExit: a handler does not end the worker
             if self._stops.obeyed(claim) and transaction is None:
                 return self._stops.outcome(claim)
-            failed: Failed = _NEW(Failed, (error,))
-            return failed
+            # Not by a name: this frame is in the traceback of the error, and the two would hold each other.
+            return _NEW(Failed, (error,))  # type: ignore[no-any-return]
         if self._stops.obeyed(claim) and transaction is None:
             return self._stops.outcome(claim)
         if result is None:
