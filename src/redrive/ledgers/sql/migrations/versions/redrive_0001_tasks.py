@@ -77,7 +77,7 @@ def _create_tasks(*, sqlite: bool) -> None:
         sa.PrimaryKeyConstraint("id", name="redrive_task_pkey"),
         sa.UniqueConstraint("key", name="redrive_task_key_key"),
         sa.CheckConstraint(
-            "state IN ('waiting', 'claimed', 'done', 'dead', 'cancelled')", name=op.f("redrive_task_state_check")
+            " OR ".join(f"state = '{state}'" for state in _STATES), name=op.f("redrive_task_state_check")
         ),
         sa.CheckConstraint("length(key) BETWEEN 1 AND 500", name=op.f("redrive_task_key_length_check")),
         sa.CheckConstraint("length(kind) BETWEEN 1 AND 200", name=op.f("redrive_task_kind_length_check")),
