@@ -95,9 +95,9 @@ def test_pause_and_resume(stored: Run) -> None:
         (("pause", "bank:DE", "--all", *WHY), "say which"),
         (("pause", "bank:DE", "--until", "soon", *WHY), "--until is an instant"),
         (("pause", "--kind", "pay", *WHY), "say in which ledger with --lane"),
-        (("list", "--does", "open"), "a gate is one of paused"),
+        (("list", "--does", "open"), "the state of a gate is one of paused"),
         (("set", "bank:DE", *WHY), "say which limits"),
-        (("set", "bank:DE", "--rate", "many", *WHY), "rate must be such as"),
+        (("set", "bank:DE", "--rate", "many", *WHY), "rate must look like"),
         (("set", "bank:DE", "--concurrency", "-1", *WHY), "--concurrency is a whole number or none"),
     ):
         refused = stored("gates", *wrong)

@@ -647,7 +647,7 @@ def test_a_batch_is_summed_up() -> None:
         ({"budget": 0}, "budget must be a share above 0 and up to 1, such as 0.2, not 0"),
         ({"budget": True}, "budget must be a share above 0 and up to 1, such as 0.2, not True"),
         ({"burst": 2}, "burst is a part of the rate: say rate= too"),
-        ({"rate": "x"}, "rate must be such as '20/s', '100/m' or '1000/h', not 'x'"),
+        ({"rate": "x"}, "rate must look like '20/s', '100/m' or '1000/h', not 'x'"),
         ({"breaker": 10}, "breaker must be a Breaker, such as Breaker(failures=10), not 10"),
     ],
 )

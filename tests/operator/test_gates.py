@@ -217,7 +217,7 @@ async def test_limits_change_one_by_one(url: str, clock: VirtualClock) -> None:
             await app.tasks.pause_gate(BANK, until=clock.now(), **by_ada)
         assert await app.tasks.pause_gate(BANK, until=clock.now() + minutes(5), **by_ada)
         assert [view.name for view in (await app.tasks.gates(does="paused")).items] == [BANK]
-        with pytest.raises(UsageError, match="a gate is one of paused, holding"):
+        with pytest.raises(UsageError, match="the state of a gate is one of paused, holding"):
             await app.tasks.gates(does="open")
 
 

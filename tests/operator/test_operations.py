@@ -173,7 +173,7 @@ async def test_one_is_tried_and_the_others_stay_dead(bench, clock):
     assert [await state_of(bench, id_) for id_ in ids] == ["dead"] * 3
     plan = await bench.operations.plan(Filter(kind="job"), at_most=2)
     assert plan.dead.amount == 2
-    with pytest.raises(UsageError, match="at most 1 to 10,000 tasks, not 0"):
+    with pytest.raises(UsageError, match="at_most must be from 1 to 10,000, not 0"):
         await bench.operations.start(Filter(), at_most=0, **WHO)
 
 

@@ -89,7 +89,7 @@ def read_rate(rate: str | int) -> tuple[int, timedelta]:
         return int(matched[1]), _SPANS[matched[2]]
     if isinstance(rate, int) and not isinstance(rate, bool) and 0 < rate < 10**9:
         return rate, SECOND
-    raise UsageError(f"rate must be such as '20/s', '100/m' or '1000/h', not {rate!r}")
+    raise UsageError(f"rate must look like '20/s', '100/m' or '1000/h', not {rate!r}")
 
 
 def read_rule(

@@ -80,7 +80,7 @@ def check_is_json(request: Request) -> None:
 
 
 def header(request: Request, wanted: bytes) -> str | None:
-    """The first header of this name, which is given in small letters; a tenth of what the framework's mapping takes, which is made for one look."""
+    """The first header of this name, which is given in lowercase letters; a tenth of what the framework's mapping takes, which is made for one look."""
     for name, value in request.scope["headers"]:
         if name == wanted:
             text: str = value.decode("latin-1")

@@ -23,7 +23,7 @@ GUARDED = {
 }
 NAMED = {404: "There is no such thing"}
 WITH_BODY = {413: "The body is too large"}
-INVALID = "The request does not fit"
+INVALID = "The request is not valid"
 METHODS = frozenset({"get", "put", "post", "delete", "patch", "head", "options"})
 _FORM = "ErrorAnswer"
 

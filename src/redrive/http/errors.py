@@ -170,7 +170,7 @@ def add_error_handlers(web: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         style = style_of(request.scope)
         status, details = 422 if style is None else style.invalid_status, problems_of(error)
-        return answer(request, ApiError(status, "invalid_request", "the request does not fit", details=details))
+        return answer(request, ApiError(status, "invalid_request", "the request is not valid", details=details))
 
     @web.exception_handler(UsageError)
     async def misused(request: Request, error: UsageError) -> JSONResponse:

@@ -248,7 +248,7 @@ class Lane(GatedLane):
                 f"{self.name!r} has no kind column: register its one handler with .handler, without a kind"
             )
         if effect is not None and self._ledger is not None and self._ledger.effects is None:
-            raise UsageError(f"a queue hands the tasks of {self.name!r} out, which {NO_EFFECTS}")
+            raise UsageError(f"tasks of {self.name!r} are handed out by a queue, which {NO_EFFECTS}")
         chosen = read_policy(policy, **words)
 
         def register(function: F) -> F:

@@ -41,7 +41,7 @@ def read_does(given: str) -> GateDoes:
         return GateDoes(given.replace("-", " ").replace("_", " "))
     except ValueError:
         words = ", ".join(one.value for one in GateDoes)
-        raise UsageError(f"a gate is one of {words}, not {given!r:.80}") from None
+        raise UsageError(f"the state of a gate is one of {words}, not {given!r:.80}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,7 +164,9 @@ class LaneOperations:
         if at_most is None:
             return asked
         if not 1 <= at_most <= IDS_MAX:
-            raise UsageError(f"at most 1 to {IDS_MAX:,} tasks, not {at_most:,}: leave it out to take all that match")
+            raise UsageError(
+                f"at_most must be from 1 to {IDS_MAX:,}, not {at_most:,}: leave it out to take all that match"
+            )
         if asked.ids is not None:
             return replace(asked, ids=asked.ids[:at_most])
         return replace(asked, ids=(await pages.ids(asked, limit=at_most)).items)

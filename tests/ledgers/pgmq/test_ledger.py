@@ -571,7 +571,7 @@ async def test_a_queue_is_not_remembered_by_who_made_it(home: Home) -> None:
 
 
 async def test_queues_of_others_are_not_ours(home: Home) -> None:
-    """Only queues with our index are ours, however others call theirs. PGMQ makes its tables in small letters."""
+    """Only queues with our index are ours, however others call theirs. PGMQ makes its tables in lowercase letters."""
     await home.put()
     names = ("Orders__commands", "theirs__commands")
     for name in names:

@@ -65,7 +65,7 @@ async def test_where_a_queue_hands_tasks_out_effects_are_refused(url: str) -> No
         lane.name = "queued"
         lane._ledger = Queued()  # type: ignore[assignment]
         with pytest.raises(
-            UsageError, match="a queue hands the tasks of 'queued' out, which cannot wait for the probe"
+            UsageError, match="tasks of 'queued' are handed out by a queue, which cannot wait for the probe"
         ):
             lane.handler("pay", effect=Effect(print))
 

@@ -19,10 +19,10 @@ def new(command_id: str, **given) -> NewCommand:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"domain": "Payments"}, "small letters"),
+        ({"domain": "Payments"}, "lowercase letters"),
         ({"domain": "p" * 38}, "1 to 37"),
-        ({"domain": "a-b"}, "small letters"),
-        ({"domain": ""}, "small letters"),
+        ({"domain": "a-b"}, "lowercase letters"),
+        ({"domain": ""}, "lowercase letters"),
         ({"command_type": ""}, "command_type must be"),
         ({"command_type": "Debit*"}, "without"),
         ({"command_type": None}, "command_type must be"),

@@ -209,7 +209,7 @@ def check_domain(domain: str) -> str:
     """Return the domain if a queue can be named after it, else raise `UsageError`."""
     if not isinstance(domain, str) or not DOMAIN.fullmatch(domain):
         raise UsageError(
-            f"domain must be 1 to {QUEUE_CHARS_MAX - len(ENDING)} small letters, digits and _, beginning with a letter, "
+            f"domain must be 1 to {QUEUE_CHARS_MAX - len(ENDING)} lowercase letters, digits and _, beginning with a letter, "
             f"such as payments, not {domain!r:.80}"
         )
     return domain
@@ -219,7 +219,7 @@ def check_reply_queue(name: str, queue: str) -> str:
     """Return the queue if replies can go there, else raise `UsageError`."""
     if not isinstance(queue, str) or not QUEUE.fullmatch(queue):
         raise UsageError(
-            f"{name} must be the name of a queue, up to {QUEUE_CHARS_MAX} small letters, digits and _ "
+            f"{name} must be the name of a queue, up to {QUEUE_CHARS_MAX} lowercase letters, digits and _ "
             f"such as payments__replies, not {queue!r:.80}"
         )
     if queue.endswith(ENDING):

@@ -87,7 +87,7 @@ class FlagDesk(OnDatabase):
         """The state of a flag at a time to come, if every schedule until then succeeds at its next try."""
         flag = tables.read_flag(connection, key, environment)
         if at < self._database.present(connection):
-            raise InvalidChangeError("at lies in the past: only what is to come can be foreseen")
+            raise InvalidChangeError("at lies in the past: a preview shows what is to come")
         waits = tables.WAITS & (tables.schedules.c.flag_id == flag.id)
         due = [
             (one.due_at or LONG_AGO, one.scheduled_at, one.id, one) for one in tables.read_schedules(connection, waits)

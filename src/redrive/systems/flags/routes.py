@@ -92,14 +92,14 @@ def make_routers(cache: FlagCache, store: FlagStore, intake: FlagIntake, desk: F
     """All routes of the flags: for everybody, for administrators of flags, and for operators across all of them."""
     # FastAPI would promise a 422 that never comes, unless 4XX is spoken for.
     refused = _refusals(
-        {400: "It does not fit (`VALIDATION_ERROR`)", 503: "The store cannot be reached now", "4XX": "Refused"}
+        {400: "It is not valid (`VALIDATION_ERROR`)", 503: "The store cannot be reached now", "4XX": "Refused"}
     )
     guarded = refused | _refusals(
         {401: "Without a valid key", 403: "The key lacks the scope", 413: "The body is too large"}
     )
     of_flags = guarded | _refusals(
         {
-            400: "It does not fit (`VALIDATION_ERROR`) or cannot be done (`INVALID_STATE`)",
+            400: "It is not valid (`VALIDATION_ERROR`) or cannot be done (`INVALID_STATE`)",
             404: "No such flag (`FLAG_NOT_FOUND`) or schedule (`SCHEDULE_NOT_FOUND`)",
         }
     )

@@ -63,7 +63,7 @@ class LetterVerdict:
 
 def _pattern(text: Any) -> Any:
     if not isinstance(text, str):
-        raise ValueError("a regular expression in quotes is needed")  # noqa: TRY004 - pydantic tells of a ValueError
+        raise ValueError("it must be a regular expression in quotes")  # noqa: TRY004 - pydantic tells of a ValueError
     if len(text) > PATTERN_CHARS_MAX:
         raise ValueError(
             f"the pattern has {len(text):,} characters: write at most {PATTERN_CHARS_MAX:,}, or a list of several"

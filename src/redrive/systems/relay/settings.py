@@ -21,7 +21,7 @@ ANY_KEY = "#"
 
 def _is_name(name: str) -> str:
     if len(name.encode()) > QUEUE_BYTES_MAX:
-        raise ValueError(f"a name of at most {QUEUE_BYTES_MAX} bytes is needed")
+        raise ValueError(f"it must be a name of 1 to {QUEUE_BYTES_MAX} bytes")
     return name
 
 
@@ -105,10 +105,10 @@ class RelaySettings(Section):
     def _is_queue_name(cls, name: str, info: ValidationInfo) -> str:
         longest = QUEUE_BYTES_MAX - (len(INVALID_SUFFIX) if info.field_name == "retry_queue" else 0)
         if len(name.encode()) > longest:
-            raise ValueError(f"a name of at most {longest} bytes is needed")
+            raise ValueError(f"it must be a name of 1 to {longest} bytes")
         first = info.data.get("retry_queue")
         if info.field_name == "manual_review_queue" and first is not None and name in (first, first + INVALID_SUFFIX):
-            raise ValueError("it must be another queue than RETRY_QUEUE and the one for its invalid messages")
+            raise ValueError("it must differ from RETRY_QUEUE and from the queue for invalid messages")
         return name
 
     @field_validator("max_delay_ms")

@@ -25,7 +25,7 @@ _REFUSED = refusals(
         403: "The key lacks the scope",
         408: "The body came too slowly",
         413: "The body is too large",
-        422: "The body does not fit",
+        422: "The body is not valid",
     }
 )
 

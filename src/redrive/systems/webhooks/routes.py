@@ -53,7 +53,7 @@ _TAKEN: Described = {
             408: "The body came too slowly",
             413: "The body is larger than WEBHOOK_MAX_BYTES",
             415: "The body is not JSON in UTF-8",
-            422: "The body does not fit; nothing was stored",
+            422: "The body is not valid; nothing was stored",
             503: "The store cannot be reached now: try again",
         }
     ),
@@ -145,7 +145,7 @@ def _described(door: "_Door", desk: WebhookDesk, lane: Lane, *, is_open: bool) -
         "",
         summary="Find a webhook by its key, or page through all of one status",
         response_model=shapes.WebhookOut | shapes.WebhookPage,
-        responses=refusals({404: "No webhook has this key"}) | _KEYLESS | refusals({422: "A parameter does not fit"}),
+        responses=refusals({404: "No webhook has this key"}) | _KEYLESS | refusals({422: "A parameter is not valid"}),
         dependencies=may_read,
     )
     async def find(
@@ -190,7 +190,7 @@ def _described(door: "_Door", desk: WebhookDesk, lane: Lane, *, is_open: bool) -
         "/{id}",
         summary="One webhook and what became of it",
         response_model=shapes.WebhookOne,
-        responses=refusals({404: "There is no such webhook"}) | _KEYLESS | refusals({422: "The id does not fit"}),
+        responses=refusals({404: "There is no such webhook"}) | _KEYLESS | refusals({422: "The id is not valid"}),
         dependencies=may_read,
     )
     async def get(id: Annotated[str, Path(max_length=100)]) -> Response:
@@ -307,7 +307,7 @@ def _unfit(error: ValidationError) -> ApiError:
          "problem": one["msg"]}
         for one in error.errors(include_url=False, include_input=False, include_context=False)[:PROBLEMS_SHOWN_MAX]
     ]  # fmt: skip
-    return ApiError(422, "invalid_request", "the webhook does not fit", details=details)
+    return ApiError(422, "invalid_request", "the webhook is not valid", details=details)
 
 
 def _value(place: Place, what: str, headers: Mapping[str, str], body: Mapping[str, Any], chars_max: int) -> str:

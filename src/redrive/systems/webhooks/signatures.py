@@ -91,7 +91,7 @@ def _standard(checkers: Sequence["Webhook"], body: bytes, headers: Mapping[str, 
             why = str(error) if type(error).__name__ == "WebhookVerificationError" else "it cannot be read"
         else:
             return
-    raise SignatureError(f"the signature does not fit: {why}")
+    raise SignatureError(f"the signature does not match: {why}")
 
 
 def _header(headers: Mapping[str, str], name: str) -> str:
@@ -109,4 +109,4 @@ def _check_any(expected: Sequence[str], given: Sequence[str]) -> None:
     """Every pair is compared, each in constant time: how long it takes does not tell which secret was nearly right."""
     fits = [hmac.compare_digest(one.encode(), other.encode()) for one in expected for other in given]
     if not any(fits):
-        raise SignatureError("the signature does not fit")
+        raise SignatureError("the signature does not match")

@@ -101,7 +101,9 @@ class Source:
         if scheme not in DEFAULTS:
             raise SettingsError(f"scheme {scheme!r} is unknown: use {', '.join(DEFAULTS)}")
         if not _NAME.fullmatch(name):
-            raise SettingsError("a source's name is made of small letters, digits, - and _, as it stands in a path")
+            raise SettingsError(
+                "a source's name may have lowercase letters, digits, - and _ only, because it is part of a path"
+            )
         if not 1 <= len(secrets) <= SECRETS_MAX:
             raise SettingsError(f"secrets must list one to {SECRETS_MAX} secrets")
         if any(len(secret) < SECRET_CHARS_MIN for secret in secrets):

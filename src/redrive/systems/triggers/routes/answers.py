@@ -12,7 +12,7 @@ from redrive.systems.triggers.shapes import AttemptOut
 from redrive.systems.triggers.values import DeliveryTry
 
 _WHY = {
-    400: "The request does not fit",
+    400: "The request is not valid",
     401: "No valid key",
     403: "The key lacks a scope",
     404: "There is no such thing, or it is not yours",
@@ -43,7 +43,7 @@ def not_found() -> ApiError:
 
 def invalid(message: str, *where: str) -> ApiError:
     """A request that does not fit, in the form of all such refusals."""
-    return ApiError(400, "VALIDATION_ERROR", "the request does not fit",
+    return ApiError(400, "VALIDATION_ERROR", "the request is not valid",
                     details=[{"where": list(where), "problem": message}])  # fmt: skip
 
 

@@ -22,7 +22,7 @@ _REFUSALS = refusals(
         400: "The cursor is not one of ours",
         401: "No valid key",
         403: "The key lacks a scope",
-        422: "The request does not fit",
+        422: "The request is not valid",
         503: "The store cannot be reached now; see `Retry-After`",
     }
 )
