@@ -35,6 +35,7 @@ ABOVE_STORES = (
     "tests/engine/test_stops.py",
     "tests/engine/test_until_idle.py",
     "tests/engine/test_worker.py",
+    "tests/lane/test_*.py",
     "tests/operator/test_acts.py",
     "tests/operator/test_gates.py",
     "tests/operator/test_operations.py",

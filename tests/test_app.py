@@ -1,7 +1,6 @@
 """The public door: what a user does with `redrive`, on both databases."""
 
 import asyncio
-import functools
 import inspect
 import subprocess
 import sys
@@ -9,9 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
-from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy import create_engine, text
 
 import redrive
 import redrive.app
@@ -21,37 +18,14 @@ from redrive import Filter, LedgerTable, Policy, Redrive, State, Words, extend, 
 from redrive.app import WorkerSettings
 from redrive.errors import (
     HandlerError,
-    KeyTakenError,
     NotMigratedError,
-    PayloadError,
     SettingsError,
     TableError,
     UsageError,
 )
-from redrive.events import AttemptEnded, TaskAdded
-from redrive.lane import make_task
 from redrive.ledgers.sql.migrate import migrate
 from redrive.testing import VirtualClock, assert_done, drain
-
-PATIENCE_SECONDS = 60
-
-
-class Heard:
-    """An observer that keeps every fact."""
-
-    def __init__(self):
-        self.events = []
-        self.changed = asyncio.Event()
-
-    def observe(self, events):
-        self.events += events
-        self.changed.set()
-
-    async def ended(self, amount):
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while len([event for event in self.events if isinstance(event, AttemptEnded)]) < amount:
-                self.changed.clear()
-                await self.changed.wait()
+from tests.heard import PATIENCE_SECONDS, Heard
 
 
 @pytest.fixture
@@ -63,143 +37,6 @@ async def heard():
 async def app(url, heard):
     async with Redrive(url, observers=[heard], durable=False) as app:
         yield app
-
-
-def async_url(url):
-    parsed = make_url(url)
-    return parsed.set(drivername="sqlite+aiosqlite" if parsed.drivername == "sqlite" else "postgresql+asyncpg")
-
-
-def sync_url(url):
-    parsed = make_url(url)
-    return parsed.set(drivername="sqlite" if parsed.drivername == "sqlite" else "postgresql+psycopg")
-
-
-# --- adding -----------------------------------------------------------------------------------------------------------
-
-
-async def test_add_is_idempotent_on_the_key(app):
-    """Adding again returns the task that is there, unchanged."""
-    first = await app.add("mail", {"to": "ada"}, key="mail-7")
-    again = await app.add("mail", {"to": "bob"}, key="mail-7")
-    assert (first.new, again.new, first.id) == (True, False, again.id)
-    assert (await app.tasks.get("mail-7")).payload == {"to": "ada"}
-    assert (await app.tasks.counts())[State.WAITING] == 1
-
-
-async def test_tasks_without_a_key_are_all_different(app):
-    """Without a key each add makes a task of its own."""
-    added = [await app.add("mail") for _ in range(3)]
-    assert len({one.id for one in added}) == len({one.key for one in added}) == 3
-
-
-async def test_key_of_another_kind_is_taken(app):
-    """The same key for another kind is a mistake and says how to avoid it."""
-    await app.add("mail", key="7")
-    with pytest.raises(KeyTakenError, match="letter:7"):
-        await app.add("letter", key="7")
-
-
-@pytest.mark.every_store
-async def test_add_many_is_all_or_nothing(app, heard):
-    """One bad task among many leaves none behind; good ones are announced once each."""
-    with pytest.raises(PayloadError):
-        await app.add_many([make_task("mail", key="a"), make_task("mail", object(), key="b")])
-    assert await app.tasks.get("a") is None
-    added = await app.add_many(make_task("mail", key=key) for key in "abc")
-    assert [one.key for one in added] == ["a", "b", "c"]
-    assert await app.add_many([]) == []
-    assert [event.key for event in heard.events if isinstance(event, TaskAdded)] == ["a", "b", "c"]
-
-
-async def test_options_of_a_task_are_kept(app):
-    """Delay, attempts and deadline are stored with the task."""
-    await app.add("mail", key="a", delay=timedelta(hours=1), attempts=2, deadline=timedelta(days=1))
-    task = await app.tasks.get("a")
-    assert task.failures_max == 2
-    assert task.deadline_at - task.due_at == timedelta(hours=23)
-    assert await app.tasks.get_by_id(task.id) == task
-
-
-@pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
-@pytest.mark.parametrize("handle", ["async connection", "async session", "connection", "session", "add_sync"])
-@pytest.mark.every_store
-async def test_add_within_the_callers_transaction(app, url, handle, commit):
-    """The task is there if and only if the caller's own transaction commits."""
-    if handle.startswith("async"):
-        engine = create_async_engine(async_url(url))
-        within = await engine.connect() if handle == "async connection" else AsyncSession(engine)
-        await app.add("mail", key="a", within=within)
-        await (within.commit() if commit else within.rollback())
-        await within.close()
-        await engine.dispose()
-    else:
-        engine = create_engine(sync_url(url))
-        with engine.connect() if handle == "connection" else Session(engine) as within:
-            if handle == "add_sync":
-                app.add_sync("mail", key="a", within=within)
-            else:
-                await app.add("mail", key="a", within=within)
-            within.commit() if commit else within.rollback()
-        engine.dispose()
-    assert (await app.tasks.get("a") is not None) is commit
-
-
-@pytest.mark.every_store
-async def test_within_takes_only_what_it_can_use(app):
-    """Anything else is refused by its type."""
-    with pytest.raises(UsageError, match="AsyncSession"):
-        await app.add("mail", within="a connection")
-
-
-def test_add_sync_needs_no_opening(tmp_path):
-    """A program without an event loop adds to redrive's own table right away, as long as the table is there."""
-    url = f"sqlite:///{tmp_path / 'test.db'}"
-    asyncio.run(_migrated(url))
-    app = Redrive(url)
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        first = app.add_sync("mail", {"to": "ada"}, key="a", within=connection)
-        again = app.add_sync("mail", key="a", within=connection)
-    engine.dispose()
-    assert (first.new, again.new) == (True, False)
-    assert asyncio.run(_payload(url)) == {"to": "ada"}
-
-
-async def _migrated(url):
-    async with Redrive(url):
-        pass
-
-
-async def _payload(url):
-    async with Redrive(url) as app:
-        return (await app.tasks.get("a")).payload
-
-
-async def test_a_kind_that_nobody_handles_is_warned_of_once(app, caplog):
-    """A typing error in a kind would wait for ever in silence: the log names it once, and the task is stored."""
-    await app.add("mial", key="a")
-    assert caplog.text == ""  # a process without handlers adds for others
-    app.handler("mail")(lambda task: None)
-    app.handler("letter.*")(lambda task: None)
-    for key in ("b", "c"):
-        await app.add("mail")
-        await app.add("letter.sent")
-        assert (await app.add("mial", key=key)).new
-    [record] = caplog.records
-    assert record.levelname == "WARNING"
-    assert record.getMessage() == (
-        "nobody here handles 'mial': its tasks wait for a worker that does; there is mail, letter.*"
-    )
-
-
-async def test_a_key_with_another_payload_is_said(app):
-    """Adding again says whether the payload is the one that is stored; nothing is overwritten."""
-    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
-    assert (await app.add("mail", {"to": "ada"}, key="a")).same_payload
-    added = await app.add("mail", {"to": "bob"}, key="a")
-    assert (added.new, added.same_payload) == (False, False)
-    assert (await app.tasks.get("a")).payload == {"to": "ada"}
 
 
 # --- opening ----------------------------------------------------------------------------------------------------------
@@ -317,72 +154,6 @@ def _raising(error):
         raise error
 
     return call
-
-
-# --- handlers ---------------------------------------------------------------------------------------------------------
-
-
-async def test_handler_keeps_the_function(app):
-    """Decorating does not change the function: it can be called in tests as it is."""
-
-    @app.handler("mail")
-    def send(task):
-        return f"sent {task}"
-
-    assert send("x") == "sent x"
-
-
-async def test_a_handler_without_a_kind_has_its_own_name(app):
-    """Without parentheses, or with empty ones, the function's name is the kind; the function stays what it was."""
-
-    @app.handler
-    async def send_mail(task):
-        return task.payload
-
-    @app.handler(retries=1)
-    def send_letter(task):
-        pass
-
-    assert [handler.kind for handler in app.tasks.handlers] == ["send_mail", "send_letter"]
-    assert inspect.iscoroutinefunction(send_mail)
-    await app.add("send_mail", key="a")
-    await drain(app)
-    await assert_done(app, "a")
-
-
-async def test_a_nameless_handler_must_be_given_a_kind(app):
-    """A lambda or an object has no name to take; twice the same kind is refused."""
-    for nameless in (lambda task: None, functools.partial(lambda task: None)):
-        with pytest.raises(HandlerError, match=r"has no name to take as its kind: \.handler\('send_invoice'\)"):
-            app.handler(nameless)
-        with pytest.raises(HandlerError, match="has no name"):
-            app.handler()(nameless)
-    with pytest.raises(HandlerError, match="has no name"):
-        app.handler(7)
-    app.handler("mail")(lambda task: None)
-    with pytest.raises(HandlerError, match="already"):
-        app.handler("mail")(lambda task: None)
-
-
-async def test_a_handler_says_its_policy_in_words(app):
-    """The words of a policy stand on the decorator for the simple case; a whole policy and words are not said together."""
-
-    @app.handler(
-        "mail", retries=2, wait=[1, 5], jitter=redrive.jitter.none, permanent=ValueError, deadline=60, timeout=5
-    )
-    async def send(task):
-        pass
-
-    [handler] = app.tasks.handlers
-    assert handler.policy == Policy(
-        redrive.Schedule([1, 5]), retries=2, jitter=redrive.jitter.none, permanent=[ValueError], deadline=seconds(60)
-    )
-    assert handler.timeout == seconds(5)
-    with pytest.raises(UsageError, match="say either policy= or attempts=, not both"):
-        app.handler("letter", policy=Policy(), attempts=3)
-    with pytest.raises(UsageError, match="retries must be a whole number"):
-        app.handler("letter", retries=-1)
-    assert len(app.tasks.handlers) == 1
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -518,74 +289,6 @@ async def test_a_failed_opening_leaves_nothing_open(app, url):
         assert other.database._writer is None
     else:
         assert other.database._here.engine.pool.checkedin() == 0
-
-
-async def test_a_pattern_behind_a_thousand_kinds_that_nobody_handles(app):
-    """Whatever waits for others, a handler whose kind is a pattern gets its tasks, and so does one that is named in full."""
-    ran = []
-
-    @app.handler("z.*")
-    async def pattern(task):
-        ran.append(task.kind)
-
-    @app.handler("y")
-    async def named(task):
-        ran.append(task.kind)
-
-    await app.add_many([make_task(f"nobody.{number:04}") for number in range(1100)])
-    await app.add("z.one")
-    await app.add("y")
-    await app.work_off(app.tasks)
-    assert sorted(ran) == ["y", "z.one"]
-
-
-# --- acting -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-async def dead(app):
-    """A dead task's id."""
-    app.handler("mail", policy=Policy(attempts=1))(_fail)
-    added = await app.add("mail", key="dead")
-    await drain(app)
-    return added.id
-
-
-async def test_redrive_find_attempts(app, dead):
-    """A dead task is found by its error, redriven, and its history stays."""
-    page = await app.tasks.find(Filter(state=State.DEAD, error="odd"))
-    assert [task.id for task in page.items] == [dead]
-    assert (await app.tasks.redrive(Filter(error="odd"), actor="ada", dry_run=True)).matched == 1
-    assert (await app.tasks.redrive(Filter(error="odd"), actor="ada")).changed == (dead,)
-    assert [attempt.outcome for attempt in await app.tasks.attempts(dead)] == ["failed"]
-
-
-async def test_resolve_needs_a_name(app, dead):
-    """A person ends a dead task by hand, under their name."""
-    with pytest.raises(UsageError, match="give the actor a name"):
-        await app.tasks.resolve([dead], State.DONE, actor=" ")
-    resolved = await app.tasks.resolve(dead, State.CANCELLED, actor="ada", reason="refunded")
-    assert resolved.changed == (dead,)
-    assert (await app.tasks.get("dead")).state is State.CANCELLED
-
-
-async def test_cancel_ends_what_waits(app):
-    """Waiting tasks can be called off."""
-    added = await app.add("mail", key="a", delay=timedelta(days=1))
-    assert (await app.tasks.cancel(Filter(key="a"), actor="ada")).changed == (added.id,)
-    assert (await app.tasks.get("a")).state is State.CANCELLED
-
-
-async def test_an_observer_that_raises_does_not_fail_an_add(url, caplog):
-    """The task is durable when observers are told: a broken one is logged, and the caller is not told to try again."""
-
-    class Broken:
-        def observe(self, events):
-            raise OSError("no space left for logs")
-
-    async with Redrive(url, observers=[Broken()], durable=False) as app:
-        assert (await app.add("mail")).new
-    assert "Broken failed as an observer" in caplog.text
 
 
 # --- the door ---------------------------------------------------------------------------------------------------------
