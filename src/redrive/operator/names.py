@@ -5,6 +5,7 @@ another, none of them is meant. Code that holds ids of its own says `Filter(ids=
 """
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from redrive.core.task import Task, TaskId
 from redrive.errors import UsageError
@@ -22,6 +23,9 @@ async def read_names(ledger: OperatorLedger, names: Names) -> tuple[list[TaskId]
     What could be an id is taken for one, even where no task has it: whoever acts on it hears that there is no such task.
     """
     given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
+    for name in [names] if isinstance(names, bytes) else given:  # the numbers in it would be taken for ids
+        if isinstance(name, bool) or not isinstance(name, int | str | UUID):
+            raise UsageError(f"a task is named by its id or its key, not by {name!r:.80}")
     meant = await find_meant(ledger, (name for name in given if isinstance(name, str)))
     found, refused = dict[TaskId, None](), dict[TaskId, str]()
     for name in dict.fromkeys(given):
