@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redrive.core.backoff import Exponential, Fixed, Linear, Schedule
+from redrive.core.backoff import Exponential, Fixed, Linear, Schedule, read_backoff
 from redrive.core.durations import DURATION_MAX, hours, minutes, seconds
 from redrive.errors import DurationError, PolicyError
 
@@ -127,6 +127,7 @@ def test_factor_one_never_reaches_the_cap():
         (lambda: Schedule([seconds(1)] * 1001), PolicyError, "not 1001"),
         (lambda: Schedule([1, "x"]), DurationError, "waits must be written as seconds"),
         (lambda: Schedule(seconds(5)), PolicyError, "a schedule takes a list of waits, such as"),
+        (lambda: read_backoff("soon"), DurationError, "wait must be written as seconds"),
         (lambda: Schedule("5s"), PolicyError, "a schedule takes a list of waits, such as"),
         (lambda: Schedule(None), PolicyError, "a schedule takes a list of waits, such as"),
         (lambda: Fixed(None), DurationError, "every must be a number of seconds"),

@@ -147,7 +147,7 @@ def read_backoff(wait: Wait) -> Backoff:
     if isinstance(wait, list | tuple):
         return Schedule(wait)
     if isinstance(wait, timedelta | int | float | str):
-        return Fixed(wait)
+        return Fixed(read_span("wait", wait))
     raise PolicyError(
         f"wait must be a span, a list of spans or a backoff, such as 5, '2s', [1, 5, 15] or Exponential(2, 300), not {wait!r}"
     )
