@@ -124,7 +124,7 @@ def test_a_patch_from_a_file(stored: Run, url: str, folder):
         ((), "say which tasks"),
         (("--all",), "say why"),
         (("--all", "--reason", "x", "--halt", "200%"), "halt is a share"),
-        (("--all", "--reason", "x", "--rate", "fast"), "rate must be"),
+        (("--all", "--reason", "x", "--rate", "fast"), "rate must look like"),
         (("--all", "--reason", "x", "--all-now", "--rate", "1/s"), "all now has no steps"),
         (("pay-0", "--kind", "pay", "--reason", "x"), "not both"),
     ],
