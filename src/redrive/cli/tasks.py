@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -27,7 +27,7 @@ from redrive.cli.options import (
 from redrive.cli.output import PROBLEM, complain, out, print_json, say, when
 from redrive.cli.task_acts import AskedAct, by_lane, cancel_running
 from redrive.cli.task_view import SeenTask, coloured, failures_of
-from redrive.cli.where import Where, with_ledgers
+from redrive.cli.where import Where, with_ledgers, with_options
 from redrive.core.durations import ZERO
 from redrive.core.failure import redact
 from redrive.core.states import Act, State
@@ -40,6 +40,7 @@ from redrive.operator.json_views import (
     task_json,
 )
 from redrive.operator.names import find_named
+from redrive.ports import Filter
 
 tasks = typer.Typer(help="Look at tasks, add them, bring dead ones back or end them.", no_args_is_help=True)
 
@@ -51,23 +52,28 @@ UntilOption = Annotated[
     ),
 ]
 
+FILTER: dict[str, tuple[Any, Any]] = {
+    "kind": (KindOption, None),
+    "key": (KeyOption, None),
+    "error": (ErrorOption, None),
+    "cause": (CauseOption, None),
+    "older_than": (OlderOption, None),
+    "until": (UntilOption, None),
+}
+"""What is asked for wherever tasks are meant."""
+
 
 # --- list -----------------------------------------------------------------------------------------------------------
 
 
 @tasks.command("list")
 @with_ledgers
+@with_options("asked", {"state": (StateOption, None), **FILTER}, read_filter)
 def list_tasks(
-    state: StateOption = None,
-    kind: KindOption = None,
-    key: KeyOption = None,
-    error: ErrorOption = None,
-    cause: CauseOption = None,
-    older_than: OlderOption = None,
-    until: UntilOption = None,
     limit: Annotated[int, typer.Option(help="How many to show.", min=1, max=1000)] = 50,
     after: AfterOption = None,
     *,
+    asked: Filter,
     where: Where,
 ) -> None:
     """List the tasks of every ledger in the database, those of systems included, by ledger and then by id.
@@ -76,7 +82,6 @@ def list_tasks(
 
     Example: [cyan]redrive tasks list --state dead --error Timeout --older-than 1h[/]
     """
-    asked = read_filter(state=state, kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
     found = listed(
         lambda lane, cursor, most: lane.find(asked, cursor=cursor, limit=most),
         where, after=after, limit=limit,
@@ -191,61 +196,51 @@ def add(
 
 # --- redrive, cancel and resolve ------------------------------------------------------------------------------------
 
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID|KEY]...", help="The tasks, by id or key.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All tasks that this can be done to.")]
-AtMostOption = Annotated[
-    int | None, typer.Option("--at-most", help="Change at most this many, such as the number you were shown.", min=0)
-]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Only count.")]
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why; required, and kept with each task.")]
+ACT: dict[str, tuple[Any, Any]] = {
+    "names": (
+        Annotated[list[str] | None, typer.Argument(metavar="[ID|KEY]...", help="The tasks, by id or key.")],
+        None,
+    ),
+    **FILTER,
+    "every": (Annotated[bool, typer.Option("--all", help="All tasks that this can be done to.")], False),
+    "at_most": (
+        Annotated[
+            int | None,
+            typer.Option("--at-most", help="Change at most this many, such as the number you were shown.", min=0),
+        ],
+        None,
+    ),
+    "dry_run": (Annotated[bool, typer.Option("--dry-run", help="Only count.")], False),
+    "reason": (ReasonOption, ""),
+    "by": (ByOption, None),
+    "yes": (YesOption, False),
+}
+"""What every act on tasks is told."""
+CANCEL = {name: option for name, option in ACT.items() if name != "cause"}
+"""Only dead tasks have a cause."""
 
 
 @tasks.command("redrive")
 @with_ledgers
-def redrive(
-    ids: IdsArgument = None,
-    kind: KindOption = None,
-    key: KeyOption = None,
-    error: ErrorOption = None,
-    cause: CauseOption = None,
-    older_than: OlderOption = None,
-    until: UntilOption = None,
-    every: AllOption = False,
-    at_most: AtMostOption = None,
-    dry_run: DryOption = False,
-    reason: ReasonOption = "",
-    by: ByOption = None,
-    yes: YesOption = False,
-    *,
-    where: Where,
-) -> None:
+@with_options("given", ACT, dict)
+def redrive(*, given: dict[str, Any], where: Where) -> None:
     """Send dead tasks back to waiting, due now, with a fresh budget. Their history stays.
 
     Example: [cyan]redrive tasks redrive --kind send_invoice --error Timeout --reason "mail server is back"[/]
     """
-    asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
-    AskedAct(Act.REDRIVE, asked, ids, every, at_most, dry_run, reason, by, yes).run(where)
+    _act(Act.REDRIVE, given, where)
 
 
 @tasks.command("cancel")
 @with_ledgers
+@with_options("given", CANCEL, dict)
 def cancel(
-    ids: IdsArgument = None,
-    kind: KindOption = None,
-    key: KeyOption = None,
-    error: ErrorOption = None,
-    older_than: OlderOption = None,
-    until: UntilOption = None,
-    every: AllOption = False,
     running: Annotated[
         bool, typer.Option("--running", help="Running tasks, by id or key: their handlers are told to end.")
     ] = False,
-    at_most: AtMostOption = None,
-    dry_run: DryOption = False,
-    reason: ReasonOption = "",
-    by: ByOption = None,
-    yes: YesOption = False,
     *,
+    given: dict[str, Any],
     where: Where,
 ) -> None:
     """Cancel waiting tasks; with [cyan]--running[/], tasks that are running now.
@@ -253,14 +248,16 @@ def cancel(
     Example: [cyan]redrive tasks cancel 17 18 --reason "sent by hand"[/]
     """
     if running:
-        if not ids or kind or key or error or older_than or until or every or dry_run or at_most is not None:
+        names, reason, by = given["names"], given["reason"], given["by"]
+        if not names or any(
+            given[name] != CANCEL[name][1] for name in CANCEL.keys() - {"names", "reason", "by", "yes"}
+        ):
             raise UsageError(
                 "--running takes tasks by id or key, and nothing else: redrive tasks cancel 17 --running --reason …"
             )
-        cancel_running(ids, reason, by, where)
-        return
-    asked = read_filter(kind=kind, key=key, error=error, older_than=older_than, until=until)
-    AskedAct(Act.CANCEL, asked, ids, every, at_most, dry_run, reason, by, yes).run(where)
+        cancel_running(names, reason, by, where)
+    else:
+        _act(Act.CANCEL, given, where)
 
 
 class Ended(StrEnum):
@@ -272,27 +269,20 @@ class Ended(StrEnum):
 
 @tasks.command("resolve")
 @with_ledgers
+@with_options("given", ACT, dict)
 def resolve(
-    ids: IdsArgument = None,
-    kind: KindOption = None,
-    key: KeyOption = None,
-    error: ErrorOption = None,
-    cause: CauseOption = None,
-    older_than: OlderOption = None,
-    until: UntilOption = None,
-    every: AllOption = False,
     end: Annotated[Ended, typer.Option("--as", help="How they end.")] = Ended.DONE,
-    at_most: AtMostOption = None,
-    dry_run: DryOption = False,
-    reason: ReasonOption = "",
-    by: ByOption = None,
-    yes: YesOption = False,
     *,
+    given: dict[str, Any],
     where: Where,
 ) -> None:
     """End dead tasks as done or cancelled, because you have dealt with them.
 
     Example: [cyan]redrive tasks resolve invoice-7 --reason "paid by hand"[/]
     """
-    asked = read_filter(kind=kind, key=key, error=error, cause=cause, older_than=older_than, until=until)
-    AskedAct(Act.RESOLVE, asked, ids, every, at_most, dry_run, reason, by, yes, State(end)).run(where)
+    _act(Act.RESOLVE, given, where, State(end))
+
+
+def _act(act: Act, given: dict[str, Any], where: Where, end: State = State.DONE) -> None:
+    asked = read_filter(**{name: given.pop(name) for name in FILTER if name in given})
+    AskedAct(act, asked, **given, end=end).run(where)

@@ -1,7 +1,7 @@
 """Where a command works and how it prints: the options that all commands on ledgers take, declared once."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -19,29 +19,45 @@ class Where:
     json: bool = False
 
 
-_OPTIONS = {
-    "lane": (LaneOption, None),
-    "database": (DatabaseOption, None),
-    "app": (AppOption, None),
-    "json": (JsonOption, False),
-}
+def with_options(
+    name: str, options: Mapping[str, tuple[Any, Any]], read: Callable[..., Any], *, last: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options, each with its default; it gets what `read` makes of them as `name`.
+
+    They stand before the command's own, or `last`.
+    """
+
+    def frame(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command)
+        own = [one.replace(kind=one.KEYWORD_ONLY) for one in signature.parameters.values() if one.name != name]
+        added = [
+            inspect.Parameter(each, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
+            for each, (option, default) in options.items()
+        ]
+
+        @wraps(command)
+        def framed(**given: Any) -> None:
+            made = read(**{each: given.pop(each) for each in options})
+            command(**given, **{name: made})
+
+        parameters = [*own, *added] if last else [*added, *own]
+        # Typer reads both.
+        framed.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        framed.__annotations__ = {one.name: one.annotation for one in parameters}
+        return framed
+
+    return frame
 
 
-def with_ledgers(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command --lane, --database, --app and --json; it gets them as `where`."""
-    signature = inspect.signature(command)
-    own = [one.replace(kind=one.KEYWORD_ONLY) for one in signature.parameters.values() if one.name != "where"]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=option)
-        for name, (option, default) in _OPTIONS.items()
-    ]
-
-    @wraps(command)
-    def framed(**given: Any) -> None:
-        where = Where(**{name: given.pop(name) for name in _OPTIONS})
-        command(**given, where=where)
-
-    # Typer reads both.
-    framed.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    framed.__annotations__ = {one.name: one.annotation for one in (*own, *added)}
-    return framed
+with_ledgers = with_options(
+    "where",
+    {
+        "lane": (LaneOption, None),
+        "database": (DatabaseOption, None),
+        "app": (AppOption, None),
+        "json": (JsonOption, False),
+    },
+    Where,
+    last=True,
+)
+"""Give a command --lane, --database, --app and --json; it gets them as `where`."""
