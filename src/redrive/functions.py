@@ -106,7 +106,7 @@ class Container:
         """Work off messages, (id, body), and perhaps sweep; the ids of those that must come again."""
         lane = self.triggers.lane
         handed, queue = hand_over(await lane.ledger(), messages, is_closing=partial(is_closing, context), sweeps=sweeps)
-        part = lane.again(handed)
+        part = lane.with_own_handlers(handed)
         part.handlers = lane.handlers
         worker = replace(self.settings.worker(), grace=GRACE)
         with suppress(TimeoutError):

@@ -261,7 +261,7 @@ async def _work(app_path: str, evidence: str) -> None:
         note(task.key, ended=True)
 
     await app.open()
-    lane = app.tasks.again()
+    lane = app.tasks.with_own_handlers()
     lane.handler(KIND, policy=POLICY)(handle)
     settings = WorkerSettings(concurrency=4, lease=timedelta(seconds=LEASE_SECONDS))
     worker = Worker(await lane.ledger(), lane.handlers, settings)

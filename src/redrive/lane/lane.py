@@ -83,8 +83,8 @@ class Lane(GatedLane):
         self.checked = table is not TASKS and ledger is None
         """Whether the table is the user's own, and checked when it is opened."""
 
-    def again(self, ledger: OperatorLedger | None = None) -> "Lane":
-        """Another set of handlers over the same ledger, or over a part of it, for a worker of its own."""
+    def with_own_handlers(self, ledger: OperatorLedger | None = None) -> "Lane":
+        """A lane over the same ledger, or over a part of it, with handlers of its own: for a second worker."""
         return Lane(
             self._store, self.table, open_app=self._open_app, observers=self._shared_observers,
             own_observers=self.own_observers, tune=self.tune, ledger=ledger or self._ledger, beside=self._beside,

@@ -61,7 +61,7 @@ async def test_where_a_queue_hands_tasks_out_effects_are_refused(url: str) -> No
         class Queued:
             name, effects = "queued", None
 
-        lane = app.tasks.again()
+        lane = app.tasks.with_own_handlers()
         lane.name = "queued"
         lane._ledger = Queued()  # type: ignore[assignment]
         with pytest.raises(

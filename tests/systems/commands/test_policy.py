@@ -79,7 +79,7 @@ async def test_who_has_the_last_word(
     policy = None if of_handler is None else RetryPolicy(of_handler, [0])
     bench.handlers.handler("shipping", "Pack", retry_policy=policy)(fail)
     await bench.bus.send("shipping", "Pack", "p-1", max_attempts=of_command)
-    lane = bench.bus.lane.again()
+    lane = bench.bus.lane.with_own_handlers()
     for registration in bench.handlers:
         bench.bus.take(lane, registration, RetryPolicy(of_worker, [0]))
     await bench.app.work_off(lane)

@@ -54,7 +54,7 @@ async def test_the_first_worker_after_an_outage_waits_too(bench: Bench) -> None:
 async def test_other_domains_are_not_its_business(bench: Bench) -> None:
     """A worker of one domain gives up nothing of another, whose workers may be away; one without handlers gives up nothing."""
     await bench.bus.send("shipping", "Pack", "p-1")
-    watch, nobody = bench.bus.unhandled(bench.bus.lane), bench.bus.unhandled(bench.bus.lane.again())
+    watch, nobody = bench.bus.unhandled(bench.bus.lane), bench.bus.unhandled(bench.bus.lane.with_own_handlers())
     for _ in range(3):
         assert await watch.once() == await nobody.once() == 0
         bench.advance(minutes=10)

@@ -44,7 +44,7 @@ class CommandWorker:
         Up to `concurrency` handlers run at once. A command is hidden from others for `visibility_timeout` seconds, which
         are extended while its handler runs and the worker lives.
         """
-        lane = self._bus.lane.again()
+        lane = self._bus.lane.with_own_handlers()
         for one in self._bus.handlers:
             if self.domains is None or one.domain in self.domains:
                 self._bus.take(lane, one, self._policy)
