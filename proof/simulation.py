@@ -1,5 +1,6 @@
 """The simulator at full size. `python -m proof.simulation 4711` lives through one seed again, with what happened in it."""
 
+import gc
 import logging
 import multiprocessing
 import os
@@ -59,7 +60,10 @@ def _live(seeds: range) -> tuple[int, Counter[str], int, int, list[str]]:
     """Live through some seeds: what they met, and the ones that broke a promise."""
     global _ground
     logging.disable()  # engines say what goes wrong, which is all the time
-    _ground = _ground or Ground()
+    if _ground is None:
+        _ground = Ground()
+        gc.freeze()  # what is there stays: only what worlds make is looked through, and not at every turn
+        gc.set_threshold(100_000)
     met: Counter[str] = Counter()
     attempts, commits, failed = 0, 0, list[str]()
     for seed in seeds:

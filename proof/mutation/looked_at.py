@@ -5,6 +5,21 @@ NEVER = "is never reached"
 QUICK = "is only quicker"
 
 LOOKED_AT: dict[str, dict[str, str]] = {
+    "core.backoff": {
+        "if self.step > ZERO and steps >= (self.cap - self.first) / self.step:": f"{SAME}: there the wait is the cap",
+        "if self.step > ZERO and steps > (self.cap + self.first) / self.step:": f"{SAME} but for spans that are too long to be made",
+        **dict.fromkeys(
+            (
+                "return min(self.cap, self.first + self.step * (steps if (self.step > ZERO) or True else 0))",
+                "return min(self.cap, self.first + self.step * (steps if self.step >= ZERO else 0))",
+                "return min(self.cap, self.first + self.step * (steps if self.step > ZERO else 1))",
+            ),
+            f"{SAME}: a step is never negative, and none taken often is none",
+        ),
+        "return Schedule([parse_duration(one) if (isinstance(one, str)) or True else one for one in wait])": (
+            f"{SAME}: a schedule reads its spans in the same way"
+        ),
+    },
     "core.durations": {
         'return read_span("duration", _amount(float(number), _UNITS[(unit or "S").lower()]))': f"{SAME}: it is lowered at once",
         'sign, left_ms = ("-", -left_ms) if left_ms <= 0 else ("", left_ms)': f"{SAME}: zero is answered below without its sign",
@@ -30,6 +45,11 @@ LOOKED_AT: dict[str, dict[str, str]] = {
             f"{SAME}: who asks for patience is told alone"
         ),
     },
+    "core.gate_rules": {
+        'return min(fitting, key=lambda one: ("XX*XX" in one, one.count("*") - len(one), one.count("*"), one), default=None)': (
+            f"{SAME}: nothing that fits has more letters than the name itself, or as many without a star"
+        ),
+    },
     "core.gates": {
         "for (answer, _), one in zip(answers, settlements, strict=None)": f"{SAME}: one is made of the other",
         "for (answer, _), one in zip(answers, settlements, )": f"{SAME}: one is made of the other",
@@ -45,6 +65,9 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "return TRIES[tries - 1] if 1 <= tries <= TRIES_MAX else TRIES[0 if tries < 2 else -1]": (
             f"{SAME}: one try is answered before"
         ),
+    },
+    "core.jitter": {
+        'return type(self).__name__.strip("XX_XX").lower()': f"{SAME}: no name begins or ends with an X",
     },
     "core.operation": {
         "return 0 if (slot > now) and False else (now - slot) // course.ramp.interval + 1": (

@@ -221,7 +221,8 @@ def main(chosen: str, modules: Sequence[str], *, own: bool) -> int:
     sys.path[:0] = [os.path.realpath("src"), os.path.realpath(".")]
     os.environ["MUTANT_UNDER_TEST"] = ""
     room = Path("tests", modules[0].split(".")[1])
-    tests = [room / one for one in sorted(set().union(*map(_tests_of, modules)))] if own else [room]
+    mine = [room / one for one in sorted(set().union(*map(_tests_of, modules)))]
+    tests = [one for one in mine if one.exists()] if own else [room]
     options = [
         "-q",
         "--tb=no",

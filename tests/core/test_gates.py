@@ -731,6 +731,21 @@ def test_limits_are_checked(wrong: dict[str, object]) -> None:
         read_rule(**wrong)  # type: ignore[arg-type]
 
 
+def test_limits_go_to_their_bounds() -> None:
+    """The first and the last that may be said; a rate is one in its own span, with a breaker and without."""
+    assert read_rate(1) == (1, timedelta(seconds=1))
+    assert read_rate("1/h") == (1, timedelta(hours=1))
+    assert read_rate(10**9 - 1)[0] == int("9" * 9) == read_rate("9" * 9 + "/s")[0]
+    for wrong in (0, 10**9, "0/s", "1" + "0" * 9 + "/s"):
+        with pytest.raises(UsageError):
+            read_rate(wrong)
+    for breaker in (None, Breaker()):
+        assert read_rule(rate="5/m", breaker=breaker).rate_span == timedelta(minutes=1)
+    assert read_rule(concurrency=1_000_000).concurrency == 1_000_000
+    with pytest.raises(UsageError, match="concurrency must be a whole number from 1 to 1,000,000"):
+        read_rule(concurrency=1_000_001)
+
+
 def test_the_most_specific_pattern_wins() -> None:
     """A gate's own name, then the pattern with the most letters; none where nothing fits."""
     patterns = ["*", "bank:*", "bank:D*", "bank:DE", "*:DE"]
@@ -740,6 +755,8 @@ def test_the_most_specific_pattern_wins() -> None:
     assert most_specific(patterns, "shop:DE") == "*:DE"
     assert most_specific(patterns, "[a]") == "*"
     assert most_specific(["bank:*"], "shop:1") is None
+    assert most_specific(["b*a**", "ban*"], "bank") == "ban*", "a star is no letter"
+    assert most_specific(["ba*n*", "ban*"], "bank") == "ban*", "as many letters, and fewer stars"
 
 
 @given(

@@ -211,6 +211,11 @@ def test_decorrelated_work_has_a_limit():
     assert numbers[-1] == 10**6
 
 
+def test_the_first_decorrelated_delay_is_drawn():
+    """Between the first wait and three times that, as all that follow it."""
+    assert jitter.decorrelated.delay(Exponential(seconds(2), hours(1)), 1, lambda _: 0.5) == seconds(4)
+
+
 def test_additive_goes_past_the_cap_and_the_others_do_not():
     """Additive jitter is added after the cap, as flags and relay have it; no other jitter leaves the cap."""
     backoff = Exponential(seconds(2), seconds(60))
@@ -227,6 +232,8 @@ def test_additive_goes_past_the_cap_and_the_others_do_not():
 @pytest.mark.parametrize("amount", [-1, 100.1, float("nan"), float("inf"), True, "10", None, Fraction(1, 2)])
 def test_percent_out_of_range_is_refused(amount):
     """A percentage that is not a number from 0 to 100 raises `PolicyError` with that range."""
+    with pytest.raises(PolicyError, match="jitter plus_minus must lie between 0 and 100"):
+        jitter.plus_minus(amount)
     with pytest.raises(PolicyError, match="jitter percent must lie between 0 and 100"):
         jitter.percent(amount)
 
@@ -254,3 +261,9 @@ def test_every_backoff_here_is_one():
 def test_the_longest_wait_of_plus_and_minus():
     """What a wait can come to is the wait and its share on top."""
     assert jitter.plus_minus(20).ceiling(Fixed(seconds(10)), 1) == seconds(12)
+
+
+@pytest.mark.parametrize("amount", [0, 0.5, 100])
+def test_percent_goes_to_its_bounds(amount):
+    """Nothing and all of a wait are percentages too."""
+    assert jitter.percent(amount).describe() == f"percent {amount:g}"

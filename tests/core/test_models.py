@@ -1,6 +1,7 @@
 """A mapping read from a model says what the model says, and asks for the rest."""
 
 import enum
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -82,6 +83,12 @@ def test_what_is_given_goes_first() -> None:
     given = LedgerTable.of(Email, due="next_try", key=Email.id, done_at=None, payload=None, counts="attempts")
     assert (given.due, given.key, given.id, given.done_at, given.payload) == ("next_attempt_at", "id", None, None, None)
     assert given.counts == "attempts"
+
+
+def test_a_schema_is_kept() -> None:
+    """A table that names its schema is found there."""
+    there = Email.__table__.to_metadata(MetaData(), schema="shop")  # type: ignore[attr-defined]
+    assert LedgerTable.of(there) == replace(EMAIL, schema="shop")
 
 
 def table(*columns: Any, name: str = "job") -> Table:

@@ -48,7 +48,9 @@ def test_the_table_holds_nothing_else():
 
 def test_a_refusal_says_what_is_allowed():
     """The error names the act, both states and the ways that are open."""
-    with pytest.raises(TransitionError, match="resolve cannot lead from waiting to done; it may lead dead → cancelled"):
+    with pytest.raises(
+        TransitionError, match="resolve cannot lead from waiting to done; it may lead dead → cancelled, dead → done"
+    ):
         check_transition(Act.RESOLVE, State.WAITING, State.DONE)
     assert issubclass(TransitionError, LedgerError)
 

@@ -10,7 +10,7 @@ from redrive.core.decide import decide
 from redrive.core.outcome import Done, Failed, Released
 from redrive.core.policy import Policy
 from redrive.core.states import State
-from redrive.core.table import OPTIONAL_ROLES, ROLES, TASKS, Counts, LedgerTable, Words
+from redrive.core.table import ROLES, TASKS, Counts, LedgerTable, Words
 from redrive.core.task import Claim, Task
 from redrive.errors import UsageError
 
@@ -165,7 +165,6 @@ def test_the_columns_of_a_table_by_what_they_stand_for():
     }  # fmt: skip
     assert LedgerTable("t", key="id", payload="id").payload == "id"  # the key may be shown as anything
     assert set(ROLES) == set(TASKS.columns()) | {"first_due", "done_at"}
-    assert set(ROLES) - OPTIONAL_ROLES == {"key", "status", "due", "count", "lease_until", "claim_id"}
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,7 @@ class LedgerTable:
             raise UsageError(f"a ledger table has no {', '.join(wrong)}: it has {', '.join(ROLES)}, words and counts")
         roles = read_roles(read, columns)
         status, count = str(roles["status"]), str(roles["count"])
-        given: dict[str, Any] = {
-            role: name for role, name in roles.items() if name is not None or role in OPTIONAL_ROLES
-        }
+        given: dict[str, Any] = {role: name for role, name in roles.items() if name is not None}
         return cls(
             read.name,
             schema=read.schema,
@@ -236,8 +234,6 @@ class LedgerTable:
 
 ROLES = tuple(one.name for one in fields(LedgerTable) if one.name not in ("name", "schema", "words", "counts"))
 """What a column can stand for."""
-OPTIONAL_ROLES = frozenset(one.name for one in fields(LedgerTable) if one.default is None)
-"""Those that a table may do without."""
 
 TASKS = LedgerTable(
     "redrive_task",
