@@ -27,7 +27,7 @@ from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
 from redrive.ledgers.sql.compiled import OWN
-from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
+from redrive.ledgers.sql.database import Changes, OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.json_text import decode_json
 from redrive.ledgers.sql.waiters import WakeUps
@@ -157,6 +157,10 @@ class PostgresDatabase:
             return self._clock.now()
         now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
         return now
+
+    def changes(self, connection: Connection) -> Changes | None:  # noqa: ARG002 - a server has many writers
+        """See `Database.changes`."""
+        return None
 
     def insert(self, table: Table) -> Any:
         """See `Database.insert`."""
