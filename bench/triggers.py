@@ -39,6 +39,7 @@ from redrive.systems.triggers.sql import tables as t
 
 USER = "bench"
 LOOK_EVERY_SECONDS = 0.02
+FIGURES = ["failing", "status", "ingest", "inbox"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,35 @@ def serving(url: str, **environment: str) -> Iterator[tuple[int, int]]:
     }  # fmt: skip
     command = [sys.executable, "-m", "redrive", "serve", "--systems", "triggers", "--port", str(port)]
     with start(command, port, settings, folder=Path.cwd()) as pid:
+        yield port, pid
+
+
+def bare(port: int) -> None:
+    """A FastAPI endpoint with the same body and the same kind of answer, and nothing behind it."""
+    import uvicorn
+    from fastapi import FastAPI
+    from fastapi.responses import JSONResponse
+
+    from redrive.systems.triggers.shapes import EventIn
+
+    web = FastAPI()
+
+    @web.post("/v1/events", status_code=201)
+    async def take(event: EventIn) -> JSONResponse:
+        return JSONResponse({"event_id": event.event_type, "status": "received"}, status_code=201)
+
+    @web.get("/ready")
+    async def ready() -> str:
+        return "ready"
+
+    uvicorn.run(web, host="127.0.0.1", port=port, log_level="warning", access_log=False)
+
+
+@contextmanager
+def serving_bare() -> Iterator[tuple[int, int]]:
+    """The bare endpoint on a free port; with its pid."""
+    [port] = free_ports(1)
+    with start([sys.executable, "-m", "bench.triggers", "--bare", str(port)], port, {}, folder=Path.cwd()) as pid:
         yield port, pid
 
 
@@ -141,22 +171,38 @@ def status_figures(url: str, store: str, options: argparse.Namespace) -> list[Fi
 
 
 def ingest_figures(url: str, store: str, options: argparse.Namespace) -> list[Figure]:
-    """Events posted at a steady rate, and as many as will go."""
+    """Events posted at a steady rate, and as many as will go: in rounds that alternate with a bare endpoint, which stores nothing."""
     key, _ = asyncio.run(prepare(url))
     body = b'{"event_type": "order.created", "payload": {"order": 7, "text": "' + b"x" * 200 + b'"}}'
     requests = [post("/v1/events", key, body)] * options.ingest
-    with serving(url) as (port, pid):
+    ours, bare = [], []
+    with serving(url) as (port, pid), serving_bare() as (bare_port, bare_pid):
         steady = checked(in_process("steady", port, requests, 1.0, max(2, round(options.seconds))))
-        before = spent.of_process(pid)
-        most = checked(in_process("closed", port, requests[:1], 64, options.seconds))
-        cpu = spent.of_process(pid) - before
+        for _ in range(options.rounds):
+            bare.append(_most(bare_port, bare_pid, requests[:1], options.seconds / options.rounds))
+            ours.append(_most(port, pid, requests[:1], options.seconds / options.rounds))
+    (rate, cpu), (bare_rate, bare_cpu) = _medians(ours), _medians(bare)
     return [
         Figure(
             f"ingest p95 at {steady.per_second:,.0f} events/s", store, round(steady.percentile(95) * 1000, 1), "ms", 100
         ),
-        Figure("ingest, the most of one process (64 connections)", store, round(most.per_second), "events/s", None),
-        Figure("ingest, processor time of the service", store, round(cpu / len(most.seconds) * 1e6), "µs/event", None),
+        Figure("ingest, the most of one process (64 connections)", store, round(rate), "events/s", None),
+        Figure("ingest, processor time of the service", store, round(cpu), "µs/event", None),
+        Figure("the most of a bare FastAPI endpoint", store, round(bare_rate), "requests/s", None),
+        Figure("processor time of a bare FastAPI endpoint", store, round(bare_cpu), "µs/request", None),
     ]
+
+
+def _most(port: int, pid: int, requests: list[bytes], seconds: float) -> tuple[float, float]:
+    """As many as will go: how many a second, and how much processor time of the service each took in µs."""
+    before = spent.of_process(pid)
+    measured = checked(in_process("closed", port, requests, 64, seconds))
+    return measured.per_second, (spent.of_process(pid) - before) / len(measured.seconds) * 1e6
+
+
+def _medians(rounds: list[tuple[float, float]]) -> tuple[float, float]:
+    rates, cpu = zip(*rounds, strict=True)
+    return statistics.median(rates), statistics.median(cpu)
 
 
 def inbox_figures(url: str, store: str, failed: int) -> list[Figure]:
@@ -281,10 +327,13 @@ def measure(options: argparse.Namespace, console: Console) -> list[Figure]:
             return running.postgres.create(name)
 
         for store in options.stores:
-            keep(failing_figures(fresh(store, "failing"), store, options))
-            keep(status_figures(fresh(store, "status"), store, options))
-            keep(ingest_figures(fresh(store, "ingest"), store, options))
-            for failed in options.rows:
+            if "failing" in options.only:
+                keep(failing_figures(fresh(store, "failing"), store, options))
+            if "status" in options.only:
+                keep(status_figures(fresh(store, "status"), store, options))
+            if "ingest" in options.only:
+                keep(ingest_figures(fresh(store, "ingest"), store, options))
+            for failed in options.rows if "inbox" in options.only else ():
                 keep(inbox_figures(fresh(store, f"inbox_{failed}"), store, failed))
     return figures
 
@@ -295,11 +344,17 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=10_000, help="clients that ask for a status")
     parser.add_argument("--seconds", type=float, default=30, help="how long each load lasts")
     parser.add_argument("--ingest", type=int, default=500, help="events posted per second")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of as many events as will go")
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=FIGURES, help="what is measured")
+    parser.add_argument("--bare", type=int, metavar="PORT", help=argparse.SUPPRESS)
     parser.add_argument("--failing", type=int, default=1_000, help="deliveries that fail at once")
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 1_000_000], help="failed events in the inbox")
     parser.add_argument("--folder", type=Path, default=BUILD)
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
+    if options.bare:
+        bare(options.bare)
+        return
     options.folder.mkdir(parents=True, exist_ok=True)
     more_files()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

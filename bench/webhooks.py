@@ -321,19 +321,43 @@ def measure(folder: Path, create: Any, options: argparse.Namespace, console: Con
 
 
 def show(results: Sequence[Result], console: Console) -> None:
-    bare = [one.rate for one in results if one.measure == "burst" and one.server == BARE]
-    limit = statistics.median(bare) if bare else None
+    bare = [one for one in results if one.measure == "burst" and one.server == BARE]
+    limit = statistics.median(one.rate for one in bare) if bare else None
+    least_us = statistics.median(one.cpu_us or 0.0 for one in bare) if bare else None
     table = Table(
-        "measure", "server", "accepted/s", "of bare", "CPU µs", "p50 ms", "p99 ms", "sent", "errors", "completed"
-    )
+        "measure", "server", "accepted/s", "of bare", "CPU µs", "of bare", "p50 ms", "p99 ms", "sent", "errors",
+        "completed",
+    )  # fmt: skip
     for one in results:
         errors = ", ".join(f"{status}: {amount}" for status, amount in one.errors.items()) or "none"
         table.add_row(
             one.measure, one.server, f"{one.rate:,.0f}",
             f"{one.rate / limit:.0%}" if limit and one.measure == "burst" else "",
-            "" if one.cpu_us is None else f"{one.cpu_us:,.0f}", f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", f"{one.sent:,}",
+            "" if one.cpu_us is None else f"{one.cpu_us:,.0f}",
+            f"{least_us / one.cpu_us:.0%}" if least_us and one.cpu_us else "", f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", f"{one.sent:,}",
             errors, "" if one.completed is None else f"{one.completed:,}",
         )  # fmt: skip
+    console.print(table)
+
+
+def medians(results: Sequence[Result], console: Console) -> None:
+    """Each server of the burst beside the bare endpoint: what processor time says hardly swings with what else runs on the machine."""
+    rounds: dict[str, list[Result]] = {}
+    for one in results:
+        if one.measure == "burst":
+            rounds.setdefault(one.server, []).append(one)
+    if BARE not in rounds:
+        return
+    found = {
+        server: (statistics.median(one.rate for one in some), statistics.median(one.cpu_us or 0.0 for one in some))
+        for server, some in rounds.items()
+    }
+    table = Table(
+        "server", "accepted/s", "of bare", "CPU µs", "of bare", title=f"medians of {len(rounds[BARE])} rounds"
+    )
+    for server, (rate, cpu_us) in found.items():
+        share = f"{found[BARE][1] / cpu_us:.0%}" if cpu_us else ""
+        table.add_row(server, f"{rate:,.0f}", f"{rate / found[BARE][0]:.0%}", f"{cpu_us:,.0f}", share)
     console.print(table)
 
 
@@ -391,6 +415,7 @@ def main(argv: Sequence[str]) -> int:
 
         results = measure(running.folder, create, options, console)
     show(results, console)
+    medians(results, console)
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps([asdict(one) for one in results], indent=2))
     faults = broken(results)

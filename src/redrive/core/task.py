@@ -252,21 +252,22 @@ class Deed:
     reason: str
 
 
-def _make_encode() -> Callable[[Any], str]:
-    """`json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))`, in a fifth of the time for a small payload.
+def json_writer(*, ensure_ascii: bool) -> Callable[[Any], str]:
+    """`json.dumps(value, ensure_ascii=ensure_ascii, allow_nan=False, separators=(",", ":"))`, in a fifth of the time for a small value.
 
     Python makes an encoder for each call, and within it another of C, which takes longer than to encode. What refers to itself is a
     `RecursionError` here.
     """
-    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, separators=(",", ":"))
     make = json.encoder.c_make_encoder  # type: ignore[attr-defined]  # the stubs do not know it
     if make is None:  # pragma: no cover - a Python without it
         return encoder.encode
-    chunks = make(None, encoder.default, json.encoder.encode_basestring, None, ":", ",", False, False, False)
-    return lambda payload: "".join(chunks(payload, 0))
+    text = json.encoder.encode_basestring_ascii if ensure_ascii else json.encoder.encode_basestring
+    chunks = make(None, encoder.default, text, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
 
 
-_encode = _make_encode()
+_encode = json_writer(ensure_ascii=False)
 
 
 def encode_payload(payload: Any, bytes_max: int = PAYLOAD_BYTES_MAX, *, called: str = "payload") -> str:

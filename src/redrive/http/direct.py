@@ -5,7 +5,6 @@ webhook. A path without parameters is found here in a dictionary. What such a ro
 the one form of all refusals.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from redrive.core.task import json_writer
 from redrive.http.place import own_path
 
 
@@ -61,7 +61,7 @@ async def send_json(send: Send, status: int, content: Any, headers: Sequence[tup
     await send({"type": "http.response.body", "body": body})
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode = json_writer(ensure_ascii=False)
 
 
 class _Raised:

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from redrive.core.task import json_writer
+
 NESTING_MAX = 100
 """How deep objects and lists may lie in each other. Python's own readers give up at about a thousand."""
 PARSED_IN_LOOP_BYTES_MAX = 32 * 1024
@@ -67,6 +69,10 @@ def _whole(text: str) -> int:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number, parse_float=_finite, parse_int=_whole)
+
+
+to_ascii = json_writer(ensure_ascii=True)
+"""JSON text in ASCII, with escapes: every database stores it and every receiver reads it, half surrogates and NUL included."""
 
 
 def is_deeper_than(levels: int, read: Any) -> bool:

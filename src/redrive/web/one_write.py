@@ -5,13 +5,16 @@ for a small request. Here the head waits for the body, where its length is known
 that many answers have is checked and spelled once.
 """
 
-from functools import lru_cache
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE, RequestResponseCycle
 
-HEADERS_REMEMBERED_MAX = 256
-"""Those of all answers stay remembered, those of one alone make room for each other."""
+from redrive.http.envelope import SECURITY_HEADERS
+
+LINES_MAX = 256
+_LINES: dict[tuple[bytes, bytes], bytes] = {}
+"""Headers of these names as they are sent: most answers have the same."""
+_SAME = frozenset({b"content-type", *(name.lower().encode() for name in SECURITY_HEADERS)})
 _SPECIAL = frozenset({b"connection", b"transfer-encoding"})
 _EMPTY = (204, 304)
 
@@ -55,12 +58,15 @@ class OneWrite(RequestResponseCycle):
         if self.disconnected or self.flow.write_paused:
             return False
         lines = [STATUS_LINE[status]]
-        for name, value in (*self.default_headers, *message.get("headers", ())):
-            line, special = _line(name, value)
-            if special:
-                return False
-            if name == b"content-length":
-                length = int(value)
+        for pair in (*self.default_headers, *message.get("headers", ())):
+            line = _LINES.get(pair)
+            if line is None:
+                name, value = pair
+                if name == b"content-length":
+                    length = int(value)
+                line = _line(name, value)
+                if line is None:
+                    return False
             lines.append(line)
         if length is None:
             return False
@@ -89,8 +95,12 @@ class OneWrite(RequestResponseCycle):
         self.on_response()
 
 
-@lru_cache(maxsize=HEADERS_REMEMBERED_MAX)
-def _line(name: bytes, value: bytes) -> tuple[bytes, bool]:
-    """A header as it is sent, and whether it changes how the rest is sent. What is no header is left to the server, which refuses it."""
-    refused = HEADER_RE.search(name) or HEADER_VALUE_RE.search(value)
-    return b"%s: %s\r\n" % (name.lower(), value), refused is not None or name.lower() in _SPECIAL
+def _line(name: bytes, value: bytes) -> bytes | None:
+    """A header as it is sent. None where it changes how the rest is sent, and where it is none: the server refuses it."""
+    small = name.lower()
+    if small in _SPECIAL or HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
+        return None
+    line = b"%s: %s\r\n" % (small, value)
+    if small in _SAME and len(_LINES) < LINES_MAX:
+        _LINES[name, value] = line
+    return line

@@ -36,6 +36,12 @@ async def test_values_are_converted_by_their_types(database: Database) -> None:
     assert by_driver == by_sqlalchemy
 
 
+async def test_rows_may_have_names(database: Database) -> None:
+    """The values of a row are found by the names of their columns too."""
+    [row] = await database.read(lambda connection: SHOWN.named(connection, GIVEN))
+    assert (row.at, row.fence, row.more) == (AT, UUID(int=7), 42)
+
+
 async def test_whoever_listens_hears_it(database: Database) -> None:
     """Instrumentation that listens to what is executed misses nothing."""
     heard: list[str] = []

@@ -89,6 +89,21 @@ async def test_without_endpoints_it_waits_in_the_inbox(house: House) -> None:
     assert (await house.event(id_)).delivered_at == house.clock.now()
 
 
+async def test_only_what_is_delivered_wakes_a_worker(
+    house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An event that waits in the inbox is nothing to look for; one that has an endpoint is looked for at once."""
+    woken: list[str] = []
+    monkeypatch.setattr(house.app.database, "wake", woken.append)
+    await house.post()
+    assert woken == []
+    await house.endpoint(receiver.url)
+    await house.post(user="bob")
+    assert woken == []
+    await house.post()
+    assert woken == ["trigger_deliveries"]
+
+
 @pytest.mark.every_store
 async def test_an_acknowledged_event_is_not_delivered_any_more(house: House, receiver: Receiver) -> None:
     """Acknowledging ends what waits, and what was under way cannot bring the event back."""

@@ -24,6 +24,7 @@ from redrive.access.keys import (
     read_scopes,
 )
 from redrive.ledgers.sql.audit_lines import record
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.on_database import OnDatabase, reads, writes
 from redrive.ledgers.sql.schema import key as table
@@ -158,11 +159,11 @@ def _record(connection: Connection, key: ApiKey, act: str, now: datetime, by: Ac
 
 def read_keys(connection: Connection, hashes: Sequence[str]) -> dict[str, ApiKey]:
     """The keys with these hashes, whether valid or not, by their hash: one statement for however many ask at once."""
-    rows = connection.execute(_KEYS_BY_HASH, {"hashes": list(hashes)})
+    rows = _KEYS_BY_HASH.named(connection, {"hashes": list(hashes)})
     return {row.sha256: key_of_row(row) for row in rows}
 
 
-_KEYS_BY_HASH = select(table).where(one_of(table.c.sha256, "hashes"))
+_KEYS_BY_HASH = Compiled(select(table).where(one_of(table.c.sha256, "hashes")))
 
 
 def key_of_row(row: Any) -> ApiKey:

@@ -26,8 +26,8 @@ from sqlalchemy.util import await_only
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
-from redrive.ledgers.sql.compiled import OWN
-from redrive.ledgers.sql.database import OpenTransaction, call_all, run_collecting, user_transaction
+from redrive.ledgers.sql.compiled import OWN, Compiled
+from redrive.ledgers.sql.database import Changes, OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.json_text import decode_json
 from redrive.ledgers.sql.waiters import WakeUps
@@ -56,6 +56,7 @@ BACKOFF_SECONDS_MAX = 0.25
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 PLANNED_ANEW = MappingProxyType({"plan_cache_mode": "force_custom_plan"})
 """For just what is asked, instead of a plan that was made for anything."""
+_PRESENT = Compiled(select(func.statement_timestamp()))
 
 
 class _Pools:
@@ -155,8 +156,12 @@ class PostgresDatabase:
         """See `Database.present`."""
         if self._clock is not None:
             return self._clock.now()
-        now: datetime = connection.execute(select(func.statement_timestamp())).scalar_one()
+        now: datetime = _PRESENT.scalar(connection, {})
         return now
+
+    def changes(self, connection: Connection) -> Changes | None:  # noqa: ARG002 - a server has many writers
+        """See `Database.changes`."""
+        return None
 
     def insert(self, table: Table) -> Any:
         """See `Database.insert`."""

@@ -9,6 +9,7 @@ handles what goes wrong.
 On a connection of the caller's, and where somebody listens to what is executed, SQLAlchemy runs the statement itself.
 """
 
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ class Compiled:
     def __init__(self, statement: Any) -> None:
         self.statement = statement
         self._form: _Form | None = None
+        self._row: Callable[..., Any] | None = None
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Row]:
         """Run it; what it returns. Raises what SQLAlchemy would."""
@@ -36,6 +38,12 @@ class Compiled:
             return form.rows(connection, parameters)
         result = connection.execute(self.statement, parameters)
         return result.all() if result.returns_rows else ()
+
+    def named(self, connection: Connection, parameters: Mapping[str, Any]) -> list[Any]:
+        """Run it; what it returns, with the values of a row under the names of their columns."""
+        if self._row is None:
+            self._row = _named(self.statement.exported_columns.keys())
+        return [self._row(*row) for row in self.rows(connection, parameters)]
 
     def changed(self, connection: Connection, parameters: Mapping[str, Any]) -> int:
         """Run a statement that returns nothing; how many rows it has written."""
@@ -58,6 +66,10 @@ class Compiled:
         """The first value of the first row; None where there is none."""
         rows = self.rows(connection, parameters)
         return rows[0][0] if rows else None
+
+
+def _named(names: Sequence[str]) -> Callable[..., Any]:
+    return namedtuple("Row", names)
 
 
 class _Form:

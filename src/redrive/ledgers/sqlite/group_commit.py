@@ -126,7 +126,8 @@ class Writer:
                 loop.call_soon_threadsafe(_deliver, [result for result in results if result[0].loop is loop])
 
     def _look(self, jobs: list[_Job]) -> list[tuple[_Job, Any, BaseException | None]]:
-        version = self._connected().exec_driver_sql("PRAGMA data_version").scalar_one()
+        driver: sqlite3.Connection = self._connected().connection.dbapi_connection  # type: ignore[assignment]  # it is connected
+        [version] = driver.execute("PRAGMA data_version").fetchone()
         # Each connection counts for itself, so a new one must not repeat a number of the last.
         return [(job, (self._connections, version), None) for job in jobs]
 

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Connection, Insert, Text, bindparam
 
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.minute import add_up
 from redrive.ledgers.sql.times import Instant
@@ -22,14 +23,15 @@ class Flows:
         self._ended = self._build(database, counter, ENDS)
 
     @staticmethod
-    def _build(database: Database, counter: Insert, names: Sequence[str]) -> Sequence[Any]:
+    def _build(database: Database, counter: Insert, names: Sequence[str]) -> Sequence[Compiled]:
         row = {
             "minute": bindparam("of_minute", type_=Instant),
             "ledger": bindparam("of_headcount", type_=Text),
             "worker": bindparam("of_worker", type_=Text),
             **{name: bindparam(f"of_{name}", type_=BigInteger) for name in names},
         }
-        return database.dialect.together(counter, add_up(database.insert(schema.minute).values(row), names))
+        both = database.dialect.together(counter, add_up(database.insert(schema.minute).values(row), names))
+        return [Compiled(statement) for statement in both]
 
     def add(self, connection: Connection, amounts: Mapping[str, int], at: datetime, worker: str, counter: Any) -> None:
         """Add what was counted at an instant; `counter` are the parameters of the system's own counter."""
@@ -41,4 +43,4 @@ class Flows:
         }
         said = counter | minute | {f"of_{name}": amounts.get(name, 0) for name in names}
         for statement in statements:
-            connection.execute(statement, said)
+            statement.changed(connection, said)

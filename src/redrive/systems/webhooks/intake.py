@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, Text, bindparam, func, literal_column, select
+from sqlalchemy import Connection, Text, bindparam, func, literal_column, select
 
 from redrive.errors import KeyTakenError, LedgerError
 from redrive.events import TaskAdded
@@ -23,24 +23,18 @@ from redrive.sql import Batch, Compiled, Gather, comparable
 from redrive.systems.kit.gates import GatesWhenSet
 from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.logs import WebhookLogs
+from redrive.systems.webhooks.room import Room
 from redrive.systems.webhooks.tables import due_since, events
 
 GATHERED_MAX = 1000
 """How many webhooks one commit takes in, at most."""
 
-_few: Select[Any] = (
-    select(literal_column("1"))
-    .where(events.c.status == literal_column("'pending'"), due_since <= comparable(bindparam("now", type_=When)))
-    .limit(bindparam("counted_max"))
-)
-_DUE = Compiled(select(func.count()).select_from(_few.subquery()))
-"""How many rows wait and are due; no more are looked at than are counted."""
 _DUE_BY_TYPE = (
     select(events.c.event_type, func.count())
     .where(events.c.status == literal_column("'pending'"), due_since <= comparable(bindparam("now", type_=When)))
     .group_by(events.c.event_type)
 )
-"""The same by type. All are looked at, which are two queues full at most while handlers stay what they are."""
+"""How many rows wait and are due, by type. All are looked at, which are two queues full at most while handlers stay what they are."""
 
 
 class Receipt(NamedTuple):
@@ -65,6 +59,7 @@ class WebhookInbox:
         self._handled = handled
         self._logs = logs
         self._queue_maxsize = queue_maxsize
+        self._room = Room(database, queue_maxsize)
         self._keys = Batch(database.dialect, {"key": Text()})
         c = events.c
         self._known = Compiled(
@@ -88,7 +83,7 @@ class WebhookInbox:
 
     async def depth(self, counted_max: int) -> int:
         """How many webhooks are due and not processed, counted up to a limit."""
-        return await self._database.read(self._count_due, counted_max)
+        return await self._database.read(self._room.due, counted_max)
 
     async def _take_in(self, tasks: Sequence[NewTask]) -> list[Receipt | None]:
         ledger = await self._lane.ledger()
@@ -111,9 +106,7 @@ class WebhookInbox:
         fresh = [task for key, task in first.items() if key not in found]
         new: set[str] = set()
         if fresh:
-            # Refused while more than the size are due: so one more than the size fits in.
-            room = self._queue_maxsize + 1 - self._count_due(connection, self._queue_maxsize + 1)
-            fitting = fresh if room >= len(fresh) else self._fitting(connection, fresh)
+            fitting = fresh if self._room.is_for(connection, len(fresh)) else self._fitting(connection, fresh)
             # In the order of their keys: two processes that store the same ones then never wait in a circle.
             taken = sorted(fitting, key=lambda task: task.key)
             new = {one.key for one in ledger.add_sync(taken, within=connection, soon=True) if one.new}
@@ -155,8 +148,3 @@ class WebhookInbox:
         if not keys:
             return {}
         return {row[1]: row for row in self._known.rows(connection, self._keys.parameters([key] for key in keys))}
-
-    def _count_due(self, connection: Connection, counted_max: int) -> int:
-        bound = {"now": self._database.present(connection), "counted_max": counted_max}
-        counted: int = _DUE.scalar(connection, bound)
-        return counted

@@ -17,6 +17,7 @@ from redrive.access.keys import Scope
 from redrive.http.body import header
 from redrive.http.direct import send_json
 from redrive.http.errors import ApiError
+from redrive.http.strict_json import to_ascii
 from redrive.lane import Lane
 from redrive.operator.json_views import fields_json, instant_json
 from redrive.systems.triggers import shapes as m
@@ -35,7 +36,6 @@ IDS_PER_REDRIVE = 500
 """A thousand events may have a hundred deliveries each, and a statement of PostgreSQL takes 32,767 values."""
 
 REPLAYED = ((b"idempotent-replayed", b"true"),)
-_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 EventId = Annotated[str, Path(description="The event's id", examples=[m.EVENT])]
 
@@ -174,8 +174,7 @@ def _add_ingest(router: APIRouter, ingest: Ingest, hosting: Hosting) -> None:
 
 def _new_event(event: m.EventIn, request: Request, idempotency_key: str | None, intake: Intake) -> NewEvent:
     try:
-        # ASCII with escapes: every database stores it and every receiver reads it, half surrogates and NUL included.
-        payload = _encode(event.payload)
+        payload = to_ascii(event.payload)
     except ValueError:
         raise invalid("a number in it is too large", "body", "payload") from None
     most = intake.payload_bytes_max

@@ -30,8 +30,12 @@ CANCELLED_AT_ONCE = 500
 
 def read_endpoint(row: Any) -> Endpoint:
     """An endpoint from its row."""
-    cells = row._asdict()
-    return Endpoint(**cells | {"event_types": tuple(cells["event_types"])})
+    return endpoint_of(row._asdict())
+
+
+def endpoint_of(cells: Mapping[str, Any]) -> Endpoint:
+    """An endpoint from its columns."""
+    return Endpoint(**{**cells, "event_types": tuple(cells["event_types"])})
 
 
 class SqlEndpoints(OnDatabase):

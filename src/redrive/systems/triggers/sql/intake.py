@@ -1,22 +1,22 @@
 """Taking events in: stored with their deliveries in one commit, which many posts share."""
 
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, select, true, tuple_
+from sqlalchemy import Connection, and_, bindparam, literal_column, select, true, tuple_
 
 from redrive.errors import LedgerAwayError
 from redrive.extend import Database, Gated, NamedGate, OnDatabase
-from redrive.sql import Batch, Compiled, Gather, portions
+from redrive.sql import Batch, Compiled, Gather, one_of, portions
 from redrive.systems.triggers.endpoints import matches
 from redrive.systems.triggers.ids import new_id
 from redrive.systems.triggers.ledger import DELIVERIES
 from redrive.systems.triggers.settings import RETRIES_MAX
 from redrive.systems.triggers.sql import tables as t
 from redrive.systems.triggers.sql.beside import EventStatus
-from redrive.systems.triggers.sql.endpoints import read_endpoint
+from redrive.systems.triggers.sql.endpoints import endpoint_of
 from redrive.systems.triggers.values import Endpoint, NewEvent, Taken
 
 _GIVEN = ("id", "user_id", "event_type", "payload", "idempotency_key", "correlation_id")
@@ -47,7 +47,13 @@ class SqlIntake(OnDatabase):
         self._ledger = ledger
         self._retries_max = retries_max
         self._takes: Gather[NewEvent, Taken] = Gather(self._store, items_max=200)
-        e = t.events
+        e, p = t.events, t.endpoints
+        one = select(literal_column("1")).subquery()
+        wanted = and_(one_of(p.c.user_id, "users"), p.c.enabled.is_(True))
+        # One look instead of two: the present is there once for each endpoint, and once where there is none.
+        self._look = Compiled(
+            select(database.dialect.now().label("present"), p).select_from(one.outerjoin(p, wanted)).order_by(p.c.id)
+        )
         self._new = Batch(database.dialect, {name: e.c[name].type for name in _GIVEN})
         at = [bindparam("at", type_=e.c[name].type).label(name) for name in _STAMPED]
         # SQLite takes ON CONFLICT for a join without a condition before it.
@@ -64,7 +70,8 @@ class SqlIntake(OnDatabase):
     async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
         """See `Intake.take`: all or nothing."""
         taken = await self._takes(events)
-        self._database.wake(DELIVERIES)
+        if any(one.deliveries for one in taken):
+            self._database.wake(DELIVERIES)
         return taken
 
     async def _store(self, events: Sequence[NewEvent]) -> list[Taken]:
@@ -76,7 +83,7 @@ class SqlIntake(OnDatabase):
             self._status.order.heard(made)
 
     def _take(self, connection: Connection, events: Sequence[NewEvent], made: list[str], ledger: Gated) -> list[Taken]:
-        now = self._database.present(connection)
+        now, endpoints = self._enabled(connection, {event.user_id for event in events})
         ids = [new_id(now) for _ in events]
         made += ids
         self._status.order.expect(ids)
@@ -93,7 +100,7 @@ class SqlIntake(OnDatabase):
             given = self._new.parameters([row[name] for name in _GIVEN] for row in rows[portion])
             new.update(row[0] for row in self._insert.rows(connection, given | {"at": now}))
         stored = [row for row in rows if row["id"] in new]
-        fans = self._fan_out(connection, stored, now)
+        fans = self._fan_out(connection, stored, endpoints, now)
         there = _taken_before(connection, [row for row in rows if row["id"] not in new])
         parked = set[str]()
         if fans.gates:
@@ -114,16 +121,26 @@ class SqlIntake(OnDatabase):
             self._status.park(connection, parked, now)
         return taken
 
-    def _fan_out(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> _Fans:
-        """One delivery for each new event and each enabled endpoint that wants it."""
-        if not rows:
-            return _Fans(Counter(), set(), [])
-        e = t.endpoints
-        users = sorted({row["user_id"] for row in rows})
-        wanted = select(e).where(e.c.user_id.in_(users), e.c.enabled.is_(True)).order_by(e.c.id)
+    def _enabled(self, connection: Connection, users: Collection[str]) -> tuple[datetime, Mapping[str, list[Endpoint]]]:
+        """The present, and the enabled endpoints of each of the users."""
+        own = None if self._database.server_clock else self._database.now()
         by_user: dict[str, list[Endpoint]] = defaultdict(list)
-        for found in connection.execute(wanted):
-            by_user[found.user_id].append(read_endpoint(found))
+        found = self._look.named(connection, {"users": sorted(users), **self._database.dialect.times(own)})
+        for row in found:
+            if row.id is not None:
+                cells = row._asdict()
+                del cells["present"]
+                by_user[row.user_id].append(endpoint_of(cells))
+        return own or found[0].present, by_user
+
+    def _fan_out(
+        self,
+        connection: Connection,
+        rows: Sequence[dict[str, Any]],
+        by_user: Mapping[str, list[Endpoint]],
+        now: datetime,
+    ) -> _Fans:
+        """One delivery for each new event and each enabled endpoint that wants it."""
         deliveries = [
             {
                 "id": new_id(now), "event_id": row["id"], "endpoint_id": endpoint.id, "user_id": row["user_id"],
@@ -131,7 +148,7 @@ class SqlIntake(OnDatabase):
                 "retries_max": min(endpoint.policy.get("max_retries", RETRIES_MAX), self._retries_max),
             }
             for row in rows
-            for endpoint in by_user[row["user_id"]]
+            for endpoint in by_user.get(row["user_id"], ())
             if matches(endpoint.event_types, row["event_type"])
         ]  # fmt: skip
         if deliveries:
