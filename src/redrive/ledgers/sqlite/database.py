@@ -125,7 +125,7 @@ class SqliteDatabase:
             self._make_file()
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")
             self._scanner = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite-scan")
-            self._writer = Writer(self.make_engine(NullPool, busy_timeout_ms=50, write=True), self._lock)
+            self._writer = Writer(self.make_engine(NullPool, busy_timeout_ms=0, write=True), self._lock)
             self._writer.start()
             await self.write(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").all())
 
