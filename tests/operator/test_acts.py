@@ -221,7 +221,7 @@ async def test_the_id_of_one_and_the_key_of_another_is_neither(ledger, acts):
     assert (await acts.redrive(first)).changed == (first,)
 
 
-@pytest.mark.parametrize("name", [None, True, 3.5, b"7", [None], object()], ids=repr)
+@pytest.mark.parametrize("name", [None, True, 3.5, b"7", [None], object()], ids=lambda name: type(name).__name__)
 async def test_what_is_no_name_is_refused(acts, name):
     """None, where a task was not found, or bytes, whose numbers would be taken for ids, are mistakes and not names."""
     with pytest.raises(UsageError, match="a task is named by its id or its key, not by "):
