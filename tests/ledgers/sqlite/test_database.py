@@ -247,6 +247,25 @@ async def test_a_lock_that_stays_is_an_outage(numbers: Database, url: str, monke
     assert await stored(numbers) == [2]
 
 
+async def test_a_file_that_another_process_is_making_is_waited_for(tmp_path: Path) -> None:
+    """Whoever opens a file while another process has it alone for a moment, as to switch it to WAL, waits and hears of no lock."""
+    other = sqlite3.connect(tmp_path / "new.db", isolation_level=None)
+    other.execute("CREATE TABLE made (n INTEGER)")
+    other.execute("BEGIN EXCLUSIVE")
+    database = open_database(f"sqlite:///{tmp_path / 'new.db'}")
+    try:
+        opening = asyncio.create_task(database.open())
+        await asyncio.wait([opening], timeout=0.2)
+        assert not opening.done()
+        other.execute("COMMIT")
+        await opening
+        await database.write(lambda connection: connection.exec_driver_sql("INSERT INTO made VALUES (7)"))
+        assert other.execute("SELECT n FROM made").fetchall() == [(7,)]
+    finally:
+        other.close()
+        await database.close()
+
+
 async def test_what_is_no_database_is_an_outage(tmp_path: Path) -> None:
     """A file of another kind is not touched."""
     location = tmp_path / "letter.db"

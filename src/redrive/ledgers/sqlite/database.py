@@ -125,7 +125,7 @@ class SqliteDatabase:
             self._make_file()
             self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="redrive-sqlite-read")
             self._scanner = ThreadPoolExecutor(1, thread_name_prefix="redrive-sqlite-scan")
-            self._writer = Writer(self.make_engine(NullPool, busy_timeout_ms=0, write=True), self._lock)
+            self._writer = Writer(self.make_engine(NullPool, write=True), self._lock)
             self._writer.start()
             await self.write(lambda connection: connection.exec_driver_sql("SELECT count(*) FROM sqlite_schema").all())
 
@@ -292,7 +292,7 @@ class SqliteDatabase:
     def announce(self, connection: Connection, ledger: str, *, soon: bool) -> None:
         """Other processes see the commit by itself."""
 
-    def make_engine(self, pool: Any, *, busy_timeout_ms: int = 60_000, write: bool = False, **options: Any) -> Engine:
+    def make_engine(self, pool: Any, *, write: bool = False, **options: Any) -> Engine:
         engine = create_engine(
             self._url.set(drivername="sqlite"),
             hide_parameters=True,
@@ -305,9 +305,11 @@ class SqliteDatabase:
         @event.listens_for(engine, "connect")
         def set_up(connection: sqlite3.Connection, _record: object) -> None:
             connection.isolation_level = None  # the driver must not begin transactions behind our back
-            connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            connection.execute("PRAGMA busy_timeout = 60000")
             if write:
                 _set_up_writer(connection, self._synchronous)
+                # The writer asks for locks itself, and more often. Its set-up may meet them too, and leaves the waiting to SQLite.
+                connection.execute("PRAGMA busy_timeout = 0")
             else:
                 connection.execute("PRAGMA query_only = ON")
 
