@@ -1,5 +1,6 @@
 """The command line: `python -m proof`, all scenarios; `python -m proof strangers`, some. `PROOF=short` is minutes instead of hours, `PROOF_SHARE=0.1` a tenth of each size where time is short and figures are wanted, `PROOF_SEED=N` the same chance again, `PROOF_STORES=sqlite` one database alone."""
 
+import fcntl
 import importlib
 import json
 import os
@@ -43,49 +44,62 @@ def main(names: list[str]) -> int:
             found.append(each)
             console.print(f"  {'[green]holds[/]' if each.holds else '[red]FAILS[/]'}  {each.tried}: {each.figure}")
         results.append((one, found))
-    _write(results, short=short)
+        _write(results, short=short)
+        if not short:
+            _publish(one, found)
     return 0 if all(each.holds for _, found in results for each in found) else 1
 
 
 def _write(results: list[tuple[Scenario, list[Found]]], *, short: bool) -> None:
-    """Write down what was found; of scenarios that were not run now, what was found the last time."""
-    at = datetime.now(UTC).date().isoformat()
-    build = ROOT / "build"
-    build.mkdir(exist_ok=True)
+    """Write down what this run has found so far."""
     told = [
         {"scenario": one.name, "promise": one.promise, "tried": each.tried, "figure": each.figure, "holds": each.holds}
         for one, found in results
         for each in found
     ]
-    (build / "proof.json").write_text(json.dumps({"at": at, "short": short, "found": told}, indent=2) + "\n")
-    if short:
-        return
+    (_build() / "proof.json").write_text(json.dumps({"at": _today(), "short": short, "found": told}, indent=2) + "\n")
+
+
+def _publish(ran: Scenario, found: Sequence[Found]) -> None:
+    """Put what a scenario found into the docs, in which the others keep their lines. Several campaigns may run at once: one writes at a time."""
     rows = [
-        f"| {row['promise']} | {row['tried']} | {row['figure']} | {'yes' if row['holds'] else '**no**'} | {at} |"
-        for row in told
+        f"| {ran.promise} | {each.tried} | {each.figure} | {'yes' if each.holds else '**no**'} | {_today()} |"
+        for each in found
     ]
     docs = ROOT / "docs" / "proof.md"
-    lines = _lines(docs.read_text().splitlines(), rows, [one for one, _ in results])
-    docs.write_text(
-        "# Proof\n\n"
-        f"Found by the scenarios of `make proof`, some of them run alone and each at the size that its line says, with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"
-        "| promise | how it was tried | what was found | holds | on |\n| --- | --- | --- | --- | --- |\n"
-        + "\n".join(lines)
-        + "\n\n## What could not be tried here\n\n"
-        + "".join(f"- {one}\n" for one in NOT_TRIED)
-    )
+    with (_build() / "proof.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lines = _lines(docs.read_text().splitlines(), rows, ran)
+        docs.write_text(
+            "# Proof\n\n"
+            f"Found by the scenarios of `make proof`, some of them run alone and each at the size that its line says, with Python {platform.python_version()} and {os.cpu_count()} cores; the short form of it writes nothing here.\n\n"
+            "| promise | how it was tried | what was found | holds | on |\n| --- | --- | --- | --- | --- |\n"
+            + "\n".join(lines)
+            + "\n\n## What could not be tried here\n\n"
+            + "".join(f"- {one}\n" for one in NOT_TRIED)
+        )
 
 
-def _lines(published: Sequence[str], rows: Sequence[str], ran: Sequence[Scenario]) -> list[str]:
+def _build() -> Path:
+    build = ROOT / "build"
+    build.mkdir(exist_ok=True)
+    return build
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def _lines(published: Sequence[str], rows: Sequence[str], ran: Scenario) -> list[str]:
     """What stays of the lines that are published, and the new ones. A share of the full size puts none out of its place that tells of more."""
-    left = tuple(f"| {one.promise} |" for one in SCENARIOS if one not in ran)
-    left_stores = tuple(f"| {one.promise} | {store}" for one in ran for store in {"postgres", "sqlite"} - {*STORES})
+    left = tuple(f"| {one.promise} |" for one in SCENARIOS if one is not ran)
+    left_stores = tuple(f"| {ran.promise} | {store}" for store in {"postgres", "sqlite"} - {*STORES})
     kept = [line for line in published if line.startswith(left + left_stores)]
     if share() == 1:
         return [*kept, *rows]
     new = {_words(row): row for row in rows}
     for line in published:
-        if line.startswith(tuple(f"| {one.promise} |" for one in ran)) and line not in kept:
+        if line.startswith(f"| {ran.promise} |") and line not in kept:
             row = new.get(_words(line))
             if row is None or any(one < other for one, other in zip(_numbers(row), _numbers(line), strict=True)):
                 kept.append(line)

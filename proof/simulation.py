@@ -1,6 +1,8 @@
 """The simulator at full size. `python -m proof.simulation 4711` lives through one seed again, with what happened in it."""
 
 import gc
+import hashlib
+import json
 import logging
 import multiprocessing
 import os
@@ -9,41 +11,86 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 
 from proof.scenario import Found, scenario, sized
 from proof.simulator.broken import BROKEN
 from proof.simulator.world import Ground, simulate
 
 SEEDS, SHORT = 100_000, 100
-PROCESSES = 2
+PROCESSES = int(os.environ.get("PROOF_PROCESSES", "2"))
 PORTION, CHUNK = 1000, 10
 """After each portion it says how far it is; a process takes a chunk at once."""
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "build" / "simulated.json"
+CODE = ("src/redrive", "proof/simulator")
 CAUGHT_WITHIN = 300
 """In so many seeds each broken engine must be found out."""
 
 
+@dataclass
+class Lived:
+    """The seeds from 0 on that were lived through with one and the same code, in however many runs."""
+
+    code: str
+    seeds: int = 0
+    commits: int = 0
+    attempts: int = 0
+    met: Counter[str] = field(default_factory=Counter)
+    broken: list[str] = field(default_factory=list)
+    days: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path, code: str) -> "Lived":
+        """What was written down, unless other code has lived through it: then none of it counts."""
+        if path.exists() and (said := json.loads(path.read_text()))["code"] == code:
+            return cls(**said | {"met": Counter(said["met"])})
+        return cls(code)
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        beside = path.with_suffix(".new")
+        beside.write_text(json.dumps(vars(self)))
+        beside.replace(path)  # a run that is ended in the middle of it leaves the file whole
+
+
 @scenario("the engine is right in every order of events")
 def simulator(short: bool) -> Iterator[Found]:
-    """One seed drives clock, scheduling, faults of the ledger, crashes, clock jumps and people; a model looks after every commit."""
-    first = int(os.environ.get("PROOF_SEED", "0"))
+    """One seed drives clock, scheduling, faults of the ledger, crashes, clock jumps and people; a model looks after every commit.
+
+    What was lived through is in `build/simulated.json` after each portion, and the next run with the same code goes on from there.
+    """
     amount = SHORT if short else sized(SEEDS)
-    met: Counter[str] = Counter()
-    attempts, commits, done, began, broken = 0, 0, 0, time.monotonic(), list[str]()
+    first = int(os.environ.get("PROOF_SEED", "0"))
+    kept = not short and not first
+    lived = Lived.read(KEPT, code_now()) if kept else Lived("")
+    began, already = time.monotonic(), lived.seeds
     with multiprocessing.get_context("spawn").Pool(PROCESSES) as pool:
-        while done < amount:
-            portion = range(first + done, first + min(done + PORTION, amount))
+        while lived.seeds < amount:
+            portion = range(first + lived.seeds, first + min(lived.seeds + PORTION, amount))
             chunks = [portion[start : start + CHUNK] for start in range(0, len(portion), CHUNK)]
-            for seeds, seen, tried, wrote, failed in pool.imap_unordered(_live, chunks):
-                met, attempts, commits, done = met + seen, attempts + tried, commits + wrote, done + seeds
-                for one in failed:
+            for seeds, met, attempts, commits, broken in pool.imap_unordered(_live, chunks):
+                lived.met.update(met)
+                lived.seeds += seeds
+                lived.attempts += attempts
+                lived.commits += commits
+                lived.broken += broken
+                for one in broken:
                     print(one, flush=True)
-                broken += failed
-            print(f"  {done:,} of {amount:,} seeds, {time.monotonic() - began:.0f} s, {len(broken)} broken", flush=True)
-    went_through = ", ".join(f"{number:,} times {what}" for what, number in met.most_common())
+            if (day := datetime.now(UTC).date().isoformat()) not in lived.days:
+                lived.days.append(day)
+            if kept:
+                lived.write(KEPT)
+            took = time.monotonic() - began
+            print(f"  {lived.seeds:,} of {amount:,} seeds, {took:.0f} s, {len(lived.broken)} broken", flush=True)
+    went_through = ", ".join(f"{number:,} times {what}" for what, number in lived.met.most_common())
+    pieces = f" (on {', '.join(lived.days)}, the same code)" if already else ""
     yield Found(
-        tried=f"seeds {first:,} to {first + done - 1:,}: the real worker, settler, keeper, gates and operations on SQLite in memory",
-        figure=f"{len(broken)} broken; {commits:,} commits looked at, {attempts:,} attempts; {went_through}",
-        holds=not broken,
+        tried=f"seeds {first:,} to {first + lived.seeds - 1:,}: the real worker, settler, keeper, gates and operations on SQLite in memory",
+        figure=f"{len(lived.broken)} broken{pieces}; {lived.commits:,} commits looked at, {lived.attempts:,} attempts; {went_through}",
+        holds=not lived.broken,
     )
     caught = {engine.__name__: _caught(engine) for engine in BROKEN}
     yield Found(
@@ -51,6 +98,15 @@ def simulator(short: bool) -> Iterator[Found]:
         figure=", ".join(f"{name.replace('_', ' ')}: {at}" for name, at in caught.items()),
         holds=all(at != "not found" for at in caught.values()),
     )
+
+
+def code_now() -> str:
+    """All that a world is made of, in a hash: redrive and the simulator, whatever of it the worlds come to."""
+    told = hashlib.sha256()
+    for folder in CODE:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            told.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes() + b"\0")
+    return told.hexdigest()
 
 
 _ground: Ground | None = None

@@ -1,7 +1,9 @@
 """The scenarios of `python -m proof`: what they found is written down by a program alone."""
 
+import json
 import random
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ with warnings.catch_warnings():
     from proof.odd_requests import SETTINGS, try_odd_requests
     from proof.odd_rows import ODD_ROWS, try_odd_rows
     from proof.service import serving
+    from proof.simulation import Lived
 
 RAN = Scenario(name="ran", promise="a promise", run=lambda _short: iter(()))
 LEFT = Scenario(name="left", promise="another promise", run=lambda _short: iter(()))
@@ -24,16 +27,14 @@ HEAD = "| promise | how it was tried | what was found | holds | on |"
 
 
 def test_what_was_not_run_now_stays_written_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scenario that ran has its new lines alone, all others the ones that they had; and the short form writes none."""
+    """A scenario that ran has its new lines alone, all others the ones that they had."""
     docs = tmp_path / "docs" / "proof.md"
     docs.parent.mkdir()
     docs.write_text(f"{HEAD}\n| a promise | old | old | yes | then |\n| another promise | old | old | yes | then |\n")
     monkeypatch.setattr(campaign, "ROOT", tmp_path)
     monkeypatch.setattr(campaign, "SCENARIOS", [RAN, LEFT])
     found = [Found(tried="new", figure="0 lost", holds=True), Found(tried="newer", figure="1 lost", holds=False)]
-    campaign._write([(RAN, found)], short=True)
-    assert "| a promise | old |" in docs.read_text()
-    campaign._write([(RAN, found)], short=False)
+    campaign._publish(RAN, found)
     lines = [line.rsplit("|", 2)[0].strip() for line in docs.read_text().splitlines() if line.startswith("| a")]
     assert lines == [
         "| another promise | old | old | yes",
@@ -41,6 +42,30 @@ def test_what_was_not_run_now_stays_written_down(tmp_path: Path, monkeypatch: py
         "| a promise | newer | 1 lost | **no**",
     ]
     assert "A real power cut." in docs.read_text()
+
+
+@pytest.mark.parametrize(("short", "published"), [("short", "old"), ("", "new")])
+def test_the_short_form_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short: str, published: str
+) -> None:
+    """What it found is in a file of its own; the full form is published after each scenario."""
+    docs = tmp_path / "docs" / "proof.md"
+    docs.parent.mkdir()
+    docs.write_text(f"{HEAD}\n| a promise | old | old | yes | then |\n")
+    found = Found(tried="new", figure="0 lost", holds=True)
+    later: list[str] = []
+
+    def look(_short: bool) -> Iterator[Found]:
+        later.append(docs.read_text())
+        return iter([found])
+
+    first = Scenario(name="first", promise="a promise", run=lambda _short: iter([found]))
+    monkeypatch.setattr(campaign, "ROOT", tmp_path)
+    monkeypatch.setattr(campaign, "SCENARIOS", [first, Scenario(name="second", promise="more", run=look)])
+    monkeypatch.setenv("PROOF", short)
+    assert campaign.main([]) == 0
+    assert f"| a promise | {published} |" in later[0]
+    assert len(json.loads((tmp_path / "build" / "proof.json").read_text())["found"]) == 2
 
 
 def test_a_database_that_was_left_out_keeps_its_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +78,7 @@ def test_a_database_that_was_left_out_keeps_its_lines(tmp_path: Path, monkeypatc
     monkeypatch.setattr(campaign, "ROOT", tmp_path)
     monkeypatch.setattr(campaign, "SCENARIOS", [RAN])
     monkeypatch.setattr(campaign, "STORES", ("sqlite",))
-    campaign._write([(RAN, [Found(tried="sqlite: new", figure="1", holds=True)])], short=False)
+    campaign._publish(RAN, [Found(tried="sqlite: new", figure="1", holds=True)])
     lines = [line.split(" | ")[1] for line in docs.read_text().splitlines() if line.startswith("| a promise")]
     assert lines == ["postgres: old", "sqlite: new"]
 
@@ -72,7 +97,7 @@ def test_a_share_puts_no_line_out_of_its_place_that_tells_of_more(
     monkeypatch.setenv("PROOF_SHARE", "0.1")
 
     def published(tried: str, *, holds: bool = True) -> list[str]:
-        campaign._write([(RAN, [Found(tried=tried, figure="1", holds=holds)])], short=False)
+        campaign._publish(RAN, [Found(tried=tried, figure="1", holds=holds)])
         lines = [line for line in docs.read_text().splitlines() if line.startswith("| a promise")]
         return [" | ".join(line.split(" | ")[1:4]) for line in lines]
 
@@ -105,6 +130,19 @@ def test_chance_can_be_replayed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     first = chance().random()
     monkeypatch.setenv("PROOF_SEED", capsys.readouterr().out.split("PROOF_SEED=")[1].strip())
     assert chance().random() == first
+
+
+def test_a_simulation_goes_on_where_it_was_ended_unless_the_code_is_another(tmp_path: Path) -> None:
+    """Seeds count for the code that has lived through them alone."""
+    kept = tmp_path / "build" / "simulated.json"
+    lived = Lived.read(kept, "this code")
+    assert lived.seeds == 0
+    lived.seeds = 4_000
+    lived.met["an outage"] += 7
+    lived.broken.append("seed 3,999")
+    lived.write(kept)
+    assert Lived.read(kept, "this code") == lived
+    assert Lived.read(kept, "other code") == Lived("other code")
 
 
 # --- a little of what full runs do much of: the seed is always the same ---------------------------------------------------
