@@ -159,7 +159,7 @@ def lost_workers(seen: Iterable[WorkerSeen], now: datetime) -> list[Alarm]:
             held = (
                 f"it held {tasks} ({', '.join(kinds)}), which come back when their leases end"
                 if one.held
-                else "it held nothing"
+                else "it held nothing then"
             )
             text = f"worker {one.name} is lost: its last sign of life was at {one.seen_at:%H:%M:%S} UTC, {held}"
             alarms.append(Alarm(alarm_name("lost_worker", one.name), text, "lost_worker"))

@@ -161,6 +161,19 @@ def test_a_killed_worker_heals_by_itself_and_is_then_one_quiet_line() -> None:
     assert (alone.rank, plain(alone.safe)) == (Rank.STOPPED, "Start a worker: redrive worker --app MODULE:APP.")
 
 
+def test_a_killed_worker_may_hold_more_than_its_last_sign_told_of() -> None:
+    """A worker that was killed between two signs may have claimed in between, so nobody says that no task waits for it."""
+    lost = worker(
+        "app-3:2217", started="21:34:40", seen=NOW - timedelta(seconds=40), held=0, lease=timedelta(seconds=60)
+    )
+    one = only(judge(replace(QUIET, workers=[lost, *QUIET.workers])))
+    assert plain(one.by_itself) == (
+        "No task was held at the last sign of life; one claimed after it comes back when its lease ends."
+    )
+    quiet = judge(replace(QUIET, workers=[replace(lost, lease=timedelta(seconds=10)), *QUIET.workers])).quiet
+    assert [plain(line) for line in quiet] == ["Worker app-3:2217 was lost at 21:41:12; it held nothing then."]
+
+
 def test_a_worker_that_falls_silent_is_named_before_it_counts_as_lost() -> None:
     """Two signs are missing, and more than late: the first screen says so, with what it holds; one that is merely late is not named."""
     late = worker("app-3:2217", started="21:34:40", seen=NOW - SILENT_AFTER, held=6, lease=timedelta(seconds=60))

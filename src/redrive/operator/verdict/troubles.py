@@ -428,7 +428,7 @@ def _others(others: int, room: int) -> Piece:
 def _taken_over(held: int, by: datetime | None, now: datetime, *, others: int, whose: str = "Their") -> Sentence:
     """What becomes of what lost workers held."""
     if not held:
-        return said("Nothing: no task was held.")
+        return said("No task was held at the last sign of life; one claimed after it comes back when its lease ends.")
     they = "the other worker takes" if others == 1 else "the other workers take"
     then = f"; then {they} the {amount(held, 'task')}." if others else "; then the tasks wait for a worker."
     return said(f"{whose} leases end", *((" by ", second(by, now)) if by else (" soon",)), then)
@@ -582,5 +582,5 @@ def ledger_away(store: StoreNow, now: datetime, *, held: int) -> Trouble:
 def over(worker: WorkerSeen, now: datetime) -> Sentence:
     """A worker was lost, and what it held has come back."""
     name = Piece(worker.name, Target(to=LinkTo.WORKER, name=worker.name))
-    back = f"; the {amount(worker.held, 'task')} that it held came back" if worker.held else "; it held nothing"
+    back = f"; the {amount(worker.held, 'task')} that it held came back" if worker.held else "; it held nothing then"
     return said("Worker ", name, " was lost at ", second(worker.seen_at, now), f"{back}.")
