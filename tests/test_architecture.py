@@ -1,6 +1,7 @@
 """The house: who may know whom, read from the code itself, imports inside functions and under TYPE_CHECKING included."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -127,6 +128,19 @@ def test_every_module_says_what_it_is():
     """The first line of a file tells a reader whether to read on."""
     silent = [name for name, tree in modules().items() if tree.body and not ast.get_docstring(tree)]
     assert Counter(silent) == Counter({"redrive._version": 1})
+
+
+def test_no_clock_starts_at_zero():
+    """What never happened was at minus infinity, or None: on a machine that has just come up, zero of its clock is a moment ago."""
+    at_zero = [
+        f"{name}:{node.lineno}"
+        for name, tree in modules().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and node.value.value in (0, 0.0)
+        for target in node.targets
+        if re.search(r"(_at|_since)$", getattr(target, "attr", getattr(target, "id", "")))
+    ]
+    assert at_zero == []
 
 
 def test_tests_stand_where_their_code_does():
