@@ -308,6 +308,11 @@ def test_a_policy_holds_for_a_task_that_brings_its_own_backoff():
             lambda: read_policy(Policy(), wait=5, retries=3),
             "say either policy= or retries=, wait=, not both: put the words into the policy",
         ),
+        (
+            lambda: read_policy(tries=3, retry=2),
+            "there is no retry=, tries=: the words of a policy are wait=, retries=, attempts=, jitter=, permanent=, business=, "
+            "rate_limited=, transient=, deadline=",
+        ),
         (lambda: read_policy(5), "policy must be a Policy, such as Policy(retries=3), not 5"),
         (
             lambda: read_policy(wait=object),
@@ -315,8 +320,8 @@ def test_a_policy_holds_for_a_task_that_brings_its_own_backoff():
             "not <class 'object'>",
         ),
         (lambda: Exponential(factor=0.5), "factor must lie between 1 and 1000, not 0.5"),
-        (lambda: Exponential(9, 5), "cap (0:00:05) must not be shorter than first (0:00:09)"),
-        (lambda: Linear(9, 1, 5), "cap (0:00:05) must not be shorter than first (0:00:09)"),
+        (lambda: Exponential(9, 5), "cap (5s) must not be shorter than first (9s)"),
+        (lambda: Linear(9, 1, 5), "cap (5s) must not be shorter than first (9s)"),
         (lambda: Schedule([]), "a schedule has 1 to 1000 waits, not 0"),
         (
             lambda: Schedule(5),

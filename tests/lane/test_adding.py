@@ -122,6 +122,16 @@ async def _payload(url):
         return (await app.tasks.get("a")).payload
 
 
+async def test_what_nobody_can_say_of_a_task_is_refused(app):
+    """A wrong word is named, with those that there are; no function that the caller does not know."""
+    with pytest.raises(
+        UsageError, match="a task cannot be added with due_at=: besides within= there are key=, delay=, "
+    ):
+        await app.add("mail", due_at=5)
+    with pytest.raises(UsageError, match="cannot be added with retries="):
+        app.add_sync("mail", retries=5)
+
+
 async def test_a_kind_that_nobody_handles_is_warned_of_once(app, caplog):
     """A typing error in a kind would wait for ever in silence: the log names it once, and the task is stored."""
     await app.add("mial", key="a")
@@ -135,7 +145,7 @@ async def test_a_kind_that_nobody_handles_is_warned_of_once(app, caplog):
     [record] = caplog.records
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
-        "nobody here handles 'mial': its tasks wait for a worker that does; there is mail, letter.*"
+        "no handler here for 'mial': its tasks wait for a worker that has one; here are mail, letter.*"
     )
 
 

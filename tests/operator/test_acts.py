@@ -228,6 +228,14 @@ async def test_what_is_no_name_is_refused(acts, name):
         await acts.redrive(name)
 
 
+async def test_a_task_is_not_its_own_name(ledger, acts):
+    """A task is a tuple: its parts would be taken for names of others. The sentence says its id and key, and none of its payload."""
+    [one] = await dead(ledger, "a")
+    with pytest.raises(UsageError) as refused:
+        await acts.redrive(await ledger.get(one))
+    assert str(refused.value) == f"a task is named by its id or its key, not by itself: say {one} or 'a'"
+
+
 async def test_nothing_is_not_everything(ledger, acts):
     """An empty list means no task, for all acts."""
     ids = await dead(ledger, "a")

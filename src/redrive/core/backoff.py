@@ -31,6 +31,10 @@ class Backoff(Protocol):
         ...
 
 
+def _cap_too_short(cap: timedelta, first: timedelta) -> str:
+    return f"cap ({format_duration(cap)}) must not be shorter than first ({format_duration(first)})"
+
+
 @dataclass(frozen=True)
 class Exponential:
     """`min(cap, first * factor ** (n - 1))` after the n-th failure."""
@@ -45,7 +49,7 @@ class Exponential:
         if not (isinstance(self.factor, int | float) and 1 <= self.factor <= 1000):
             raise PolicyError(f"factor must lie between 1 and 1000, not {self.factor!r}")
         if self.cap < self.first:
-            raise PolicyError(f"cap ({self.cap}) must not be shorter than first ({self.first})")
+            raise PolicyError(_cap_too_short(self.cap, self.first))
 
     def wait(self, failures: int) -> timedelta:
         """See the class."""
@@ -121,7 +125,7 @@ class Linear:
 
     def __post_init__(self) -> None:
         if self.cap < self.first:
-            raise PolicyError(f"cap ({self.cap}) must not be shorter than first ({self.first})")
+            raise PolicyError(_cap_too_short(self.cap, self.first))
 
     def wait(self, failures: int) -> timedelta:
         """See the class."""

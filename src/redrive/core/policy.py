@@ -18,6 +18,8 @@ FAILURES_MAX = 1_000_000
 RETRIES_DEFAULT = 5
 BACKOFF_DEFAULT = Exponential()
 
+WORDS = ("retries", "attempts", "jitter", "permanent", "business", "rate_limited", "transient", "deadline")
+"""What a decorator may say of a policy, besides `wait`."""
 CLASSIFIED_MAX = 1024
 
 _CLASSES = tuple(each for each in ErrorClass if each is not ErrorClass.WORKER_LOST)
@@ -134,6 +136,10 @@ def read_policy(policy: Policy | None = None, *, wait: Wait | None = None, **wor
 
     `wait` is a span, a list of spans or a backoff; the other words are those of `Policy`. A word that is None was not said.
     """
+    if unknown := words.keys() - WORDS:
+        names = ", ".join(f"{name}=" for name in sorted(unknown))
+        known = ", ".join(f"{word}=" for word in WORDS)
+        raise PolicyError(f"there is no {names}: the words of a policy are wait=, {known}")
     said = {name: word for name, word in words.items() if word is not None}
     if wait is not None:
         said["backoff"] = read_backoff(wait)

@@ -2,7 +2,7 @@
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, TypedDict
 
@@ -11,7 +11,7 @@ from redrive.core.gate_order import Priority, read_priority
 from redrive.core.payload_types import as_json
 from redrive.core.task import PAYLOAD_BYTES_MAX, NewTask
 from redrive.engine.handlers import Handler, Handlers
-from redrive.errors import PayloadError
+from redrive.errors import PayloadError, UsageError
 from redrive.observe.traces import current_trace
 
 HANDLERS_NAMED_MAX = 10
@@ -38,6 +38,14 @@ class AddOptions(TypedDict, total=False):
     """Whose it is."""
     priority: Priority | str | None
     """`"high"` or `"low"` goes before or behind others of its gate."""
+
+
+def check_options(how: Mapping[str, Any]) -> None:
+    """Refuse what nobody can say about a task."""
+    if unknown := how.keys() - AddOptions.__annotations__.keys():
+        names = ", ".join(f"{name}=" for name in sorted(unknown))
+        known = ", ".join(f"{name}=" for name in AddOptions.__annotations__)
+        raise UsageError(f"a task cannot be added with {names}: besides within= there are {known}")
 
 
 def make_task(
@@ -119,6 +127,8 @@ class UnhandledKinds:
                 there = ", ".join(handler.kind for handler in islice(self._handlers, HANDLERS_NAMED_MAX))
                 more = len(self._handlers) - HANDLERS_NAMED_MAX
                 there += f" and {more} more" if more > 0 else ""
-                _log.warning("nobody here handles %r: its tasks wait for a worker that does; there is %s", kind, there)
+                _log.warning(
+                    "no handler here for %r: its tasks wait for a worker that has one; here are %s", kind, there
+                )
         if len(self._seen) < SEEN_KINDS_MAX:
             self._seen |= kinds

@@ -26,7 +26,7 @@ from redrive.engine.own_loop import run_in_own_loop
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, NoResultError, UsageError
 from redrive.events import Event, TaskAdded
-from redrive.lane.adding import AddOptions, UnhandledKinds, make_task, prepared
+from redrive.lane.adding import AddOptions, UnhandledKinds, check_options, make_task, prepared
 from redrive.lane.gates import GatedLane
 from redrive.ledgers.build import built_of
 from redrive.ledgers.sql.beside import Beside
@@ -369,7 +369,11 @@ class Lane(GatedLane):
         return await (await self.ledger()).add(tasks)
 
     def _make_task(self, kind: str | Callable[..., Any], payload: Any, how: AddOptions) -> NewTask:
-        return make_task(kind if isinstance(kind, str) else self.handlers.kind_of(kind), payload, **how)
+        try:
+            return make_task(kind if isinstance(kind, str) else self.handlers.kind_of(kind), payload, **how)
+        except TypeError:
+            check_options(how)
+            raise
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         self._unhandled.look_at(tasks)

@@ -23,7 +23,11 @@ async def read_names(ledger: OperatorLedger, names: Names) -> tuple[list[TaskId]
     What could be an id is taken for one, even where no task has it: whoever acts on it hears that there is no such task.
     """
     given = [names] if isinstance(names, str) or not isinstance(names, Iterable) else list(names)
-    for name in [names] if isinstance(names, bytes) else given:  # the numbers in it would be taken for ids
+    for name in (
+        [names] if isinstance(names, bytes | Task) else given
+    ):  # what is in them would be taken for ids and keys
+        if isinstance(name, Task):
+            raise UsageError(f"a task is named by its id or its key, not by itself: say {name.id!r} or {name.key!r}")
         if isinstance(name, bool) or not isinstance(name, int | str | UUID):
             raise UsageError(f"a task is named by its id or its key, not by {name!r:.80}")
     meant = await find_meant(ledger, (name for name in given if isinstance(name, str)))

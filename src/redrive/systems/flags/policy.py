@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from redrive import Exponential, Policy, Task, days, jitter, minutes, seconds
-from redrive.errors import UsageError
+from redrive.errors import PolicyError, UsageError
 from redrive.policies import parse_duration
 from redrive.systems.flags.errors import InvalidChangeError
 
@@ -26,9 +26,10 @@ def read_backoff(given: object) -> Exponential | None:
     first, cap = (_wait(name, given[name]) if name in given else None for name in ("first", "cap"))
     first = first if first is not None else min(FIRST, cap or FIRST)
     cap = cap if cap is not None else max(CAP, first)
-    if cap < first:
-        raise InvalidChangeError(f"backoff: cap ({cap}) must not be shorter than first ({first})")
-    return Exponential(first, cap)
+    try:
+        return Exponential(first, cap)
+    except PolicyError as error:
+        raise InvalidChangeError(f"backoff: {error}") from error
 
 
 def _wait(name: str, given: object) -> timedelta:
