@@ -272,3 +272,105 @@ async def test_the_history_is_kept_up_once_an_hour(ledger, heard, monkeypatch):
     assert asked == [1]
     monkeypatch.undo()
     assert await ledger.keep_history() == 0
+
+
+class Rounds:
+    """A ledger of which the keeper is told nothing but whether there are gates; it keeps what was asked, and ends the loop after some rounds."""
+
+    name = "tasks"
+    effects = None
+
+    def __init__(self, *, gates, rounds=1):
+        self.asked = []
+        self._gates = gates
+        self._rounds = rounds
+
+    async def reclaim(self, *_arguments, **_options):
+        if not self._rounds:
+            raise asyncio.CancelledError
+        self._rounds -= 1
+        return []
+
+    async def uses_gates(self, *, anew=False):
+        self.asked += ["gates anew"] * anew
+        return self._gates
+
+    async def discover(self, *, lately=False):
+        self.asked.append("discover")
+        return 0
+
+    async def keep_gates(self, *, recount):
+        self.asked.append("recount" if recount else "keep")
+
+    async def keep_history(self):
+        self.asked.append("history")
+
+    async def prune(self, states, span, *, limit):
+        self.asked.append(f"prune {states[0]}")
+        return 0
+
+
+async def kept(ledger, heard, **options):
+    with pytest.raises(asyncio.CancelledError):
+        await make_keeper(ledger, heard, **options).run()
+    return ledger.asked
+
+
+@pytest.mark.parametrize(
+    ("gates", "every_seconds", "asked"),
+    [
+        (False, 60.0, ["history"]),
+        (True, 60.0, ["discover", "recount", "history", "discover", "keep", "discover", "keep"]),
+        (True, 0.0, ["discover", "recount", "history", "discover", "recount", "discover", "recount"]),
+    ],
+    ids=["no gates", "once a minute", "each time"],
+)
+async def test_what_gates_hold_is_counted_now_and_then(heard, monkeypatch, gates, every_seconds, asked):
+    """Each round looks for gates and keeps them; the long count is made at the start and then once a minute. Without gates nothing of it."""
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(module, "RECOUNT_EVERY_SECONDS", every_seconds)
+    assert await kept(Rounds(gates=gates, rounds=3), heard) == asked
+
+
+async def test_the_loop_prunes_now_and_then(heard, monkeypatch):
+    """The first round prunes, and the others leave it until its time has come."""
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)
+    asked = await kept(Rounds(gates=False, rounds=3), heard, retention=WEEK)
+    assert asked == ["prune done", "prune cancelled", "history"]
+
+
+@pytest.mark.parametrize("gates", [True, False])
+async def test_a_run_that_is_over_soon_keeps_house_once(heard, gates):
+    """Whoever runs until nothing is due finds gates, counts what they hold, keeps the history and prunes, without a loop."""
+    ledger = Rounds(gates=gates)
+    await make_keeper(ledger, heard, retention=WEEK).keep_once()
+    found = ["discover", "recount"] if gates else []
+    assert ledger.asked == ["gates anew", *found, "history", "prune done", "prune cancelled"]
+
+
+async def test_what_cannot_be_pruned_is_said_once(heard, caplog):
+    """A state whose tasks the database does not let go is named with the reason, and again when the reason changes; the others are pruned."""
+    ledger, errors = Rounds(gates=False), ["odd", "odd", "odder"]
+
+    async def prune(states, span, *, limit):
+        if states == [State.DONE]:
+            raise ValueError(errors.pop(0))
+        return 3
+
+    ledger.prune = prune
+    keeper = make_keeper(ledger, heard, retention=WEEK)
+    assert [await keeper.prune() for _ in range(3)] == [3, 3, 3]
+    said = "tasks: tasks that are done are not pruned: ValueError: %s (tried every 1h)"
+    assert [record.getMessage() for record in caplog.records] == [said % "odd", said % "odder"]
+
+
+async def test_a_ledger_that_is_away_ends_the_pruning(heard):
+    """It is no state's own fault: the round ends, and the next one tries again."""
+    ledger = Rounds(gates=False)
+
+    async def prune(states, span, *, limit):
+        raise LedgerAwayError("gone")
+
+    ledger.prune = prune
+    with pytest.raises(LedgerAwayError):
+        await make_keeper(ledger, heard, retention=WEEK).prune()
