@@ -5,11 +5,13 @@
 mutmut makes the mutants. It would start pytest anew for each; here pytest collects the tests once, runs them once to learn which test
 reaches which function, and is then forked for each mutant. The child runs those tests until one fails: those of the module's own test
 file, and after them the quickest of the others for a second. So a mutant that survived may still be noticed by a slower test.
+Now and then a child has no mutant at all: a test that fails there fails because the machine is busy, and would tell of no mutant.
 Each end is a line of `ended.jsonl`. A mutant that was killed stays killed until its module changes; the others are tried again.
 """
 
 import gc
 import json
+import mmap
 import os
 import resource
 import signal
@@ -33,8 +35,13 @@ from mutmut.state import state
 from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
 ENDED = Path("..", "ended.jsonl")
-CHILDREN = int(os.environ.get("PROOF_PROCESSES") or 2)
+AWAKE = int(os.environ.get("PROOF_PROCESSES") or 2)
+CHILDREN = 12 * AWAKE
+"""So many children in all: a mutant that waits for what never comes takes no processor."""
+DOZES_SECONDS = 0.3
+PATIENCE_SECONDS = 8
 OTHERS_SECONDS = 1
+CONTROL_EVERY = 40
 FAILING_SHARE_MAX = 0.02
 """So few tests may fail as they are, on a machine that is too busy for one: they notice nothing. More, and the copy is wrong."""
 TESTED_IN = {
@@ -55,20 +62,42 @@ class Caller:
 
 
 class Child:
-    """A process with one mutant."""
+    """A process with one mutant, or with none."""
 
-    def __init__(self, pid: int, key: str, patience_seconds: float) -> None:
-        self.key, self.began = key, time.monotonic()
+    def __init__(self, key: str, mutant: str, waits: Sequence[float]) -> None:
+        self.key, self.mutant, self.began = key, mutant, time.monotonic()
+        self._waits, self._at, self._told = waits, 0, mmap.mmap(-1, 8)
+        self._looked_at, self._slept, self._dozed = self.began, 0.0, 0.0
+        self._threads = Path()
+
+    def tell(self, at: int) -> None:
+        """In the process itself: which test comes now."""
+        self._told[:] = at.to_bytes(8, "little")
+
+    def lives_as(self, pid: int) -> None:
+        """In the parent."""
         self._threads = Path("/proc", str(pid), "task")
-        self._patience_seconds, self._looked_at = patience_seconds, self.began
+
+    def look(self) -> None:
+        """See whether it sleeps, now and then."""
+        spent = time.monotonic() - self._looked_at
+        if spent < DOZES_SECONDS / 3:
+            return
+        self._looked_at += spent
+        if (at := int.from_bytes(self._told[:], "little")) != self._at:
+            self._at, self._slept = at, 0.0
+        with suppress(OSError):
+            sleeps = all(one.read_text().rpartition(")")[2].split()[0] == "S" for one in self._threads.glob("*/stat"))
+            self._slept += spent if sleeps else 0
+            self._dozed = self._dozed + spent if sleeps else 0
+
+    def waits(self) -> bool:
+        """Whether all of it sleeps just now, so that another has room."""
+        return self._dozed > DOZES_SECONDS
 
     def hangs(self) -> bool:
-        """Whether all of it has slept for so long. One that waits for a processor does not hang, and one that never stops has a limit."""
-        before, self._looked_at = self._looked_at, time.monotonic()
-        with suppress(OSError):
-            if all(one.read_text().rpartition(")")[2].split()[0] == "S" for one in self._threads.glob("*/stat")):
-                self._patience_seconds -= self._looked_at - before
-        return self._patience_seconds < 0
+        """Whether it has slept for much longer than its test takes. One that waits for a processor does not hang; one that never stops has a limit."""
+        return self._slept > PATIENCE_SECONDS + 4 * self._waits[self._at]
 
 
 class Trial:
@@ -79,6 +108,7 @@ class Trial:
         self.failed: set[str] = set()
         self.reached: dict[str, list[pytest.Item]] = defaultdict(list)
         self.took: dict[pytest.Item, float] = {}
+        self.lasted: dict[pytest.Item, float] = {}
         self.running: dict[int, Child] = {}
         self.digests = {one: sha256(_path(one).read_bytes()).hexdigest()[:12] for one in modules}
         self.ended = ENDED.open("a")
@@ -99,11 +129,14 @@ class Trial:
         if len(self.failed) > len(session.items) * FAILING_SHARE_MAX:
             raise session.Failed
         self.failed.clear()
-        for key in _keys(self.modules, self.digests):
+        for number, key in enumerate(_keys(self.modules, self.digests)):
             self._await_room()
-            self._fork(key)
+            self._fork(key, mutant=key)
+            if not number % CONTROL_EVERY:
+                self._await_room()
+                self._fork(key, mutant="")
         while self.running:
-            self._await_room(free=CHILDREN)
+            self._reap()
         return True
 
     def _learn(self, items: Sequence[pytest.Item]) -> None:
@@ -113,9 +146,9 @@ class Trial:
         set_mutant_under_test("stats")
         for item, after in zip(items, [*items[1:], None], strict=True):
             state()._stats.clear()  # noqa: SLF001 - where mutmut notes them
-            start = time.process_time()
+            start, began = time.process_time(), time.monotonic()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
-            self.took[item] = time.process_time() - start
+            self.took[item], self.lasted[item] = time.process_time() - start, time.monotonic() - began
             for function in () if item.nodeid in self.failed else state()._stats:  # noqa: SLF001
                 self.reached[function].append(item)
         for reaching in self.reached.values():
@@ -129,23 +162,26 @@ class Trial:
             one.clear()
         sys.__stderr__.write(f"{len(items)} tests took {sum(self.took.values()):.1f} s\n")
 
-    def _fork(self, key: str) -> None:
+    def _fork(self, key: str, *, mutant: str) -> None:
         items = self._chosen(key)
         if not items:
-            self._write(key, "without a test", 0)
+            if mutant:
+                self._write(key, mutant, "without a test", 0)
             return
-        expected = sum(self.took[item] for item in items)
+        child = Child(key, mutant, [self.lasted[item] for item in items])
         if pid := os.fork():
-            self.running[pid] = Child(pid, key, 10 + 10 * expected)
+            child.lives_as(pid)
+            self.running[pid] = child
             return
         items[0].config.pluginmanager.unregister(name="terminalreporter")
         silent = os.open(os.devnull, os.O_RDWR)
         for stream in (1, 2):
             os.dup2(silent, stream)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(3 + 5 * expected),) * 2)
-        set_mutant_under_test(key)
+        resource.setrlimit(resource.RLIMIT_CPU, (int(3 + 5 * sum(self.took[item] for item in items)),) * 2)
+        set_mutant_under_test(mutant)
         try:
-            for item, after in zip(items, [*items[1:], None], strict=True):
+            for at, (item, after) in enumerate(zip(items, [*items[1:], None], strict=True)):
+                child.tell(at)
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
                 if self.failed:
                     break
@@ -161,21 +197,26 @@ class Trial:
         spent = accumulate(self.took[item] for item in others)
         return mine + [item for item, so_far in zip(others, spent, strict=True) if so_far < OTHERS_SECONDS]
 
-    def _await_room(self, free: int = 1) -> None:
-        while self.running and len(self.running) > CHILDREN - free:
-            for pid, child in list(self.running.items()):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    del self.running[pid]
-                    end = STATED.get(os.waitstatus_to_exitcode(status), "killed")
-                    self._write(child.key, end, time.monotonic() - child.began)
-                elif child.hangs():
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
+    def _await_room(self) -> None:
+        while len(self.running) >= CHILDREN or sum(not one.waits() for one in self.running.values()) >= AWAKE:
+            self._reap()
 
-    def _write(self, key: str, end: str, seconds: float) -> None:
-        line = {"key": key, "of": self.digests[_module(key)], "end": end, "seconds": round(seconds, 2)}
-        if end != "killed":
+    def _reap(self) -> None:
+        for pid, child in list(self.running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del self.running[pid]
+                end = STATED.get(os.waitstatus_to_exitcode(status), "killed")
+                self._write(child.key, child.mutant, end, time.monotonic() - child.began)
+                continue
+            child.look()
+            if child.hangs():
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+    def _write(self, key: str, mutant: str, end: str, seconds: float) -> None:
+        line = {"key": mutant, "of": self.digests[_module(key)], "end": end, "seconds": round(seconds, 2)}
+        if mutant and end != "killed":
             line["change"] = _change(key)
         self.ended.write(json.dumps(line) + "\n")
         self.ended.flush()
