@@ -5,6 +5,7 @@ reads go on meanwhile, so nothing else would show it.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ class WriteLock:
         """How many transactions of this process are open; one of them holds it, the others wait."""
         self.since: float | None = None
         """Since when it could not be had; None while it can. A monotonic time."""
-        self._missed_at = 0.0
+        self._missed_at = -math.inf
         self._told = False
 
     @contextmanager
