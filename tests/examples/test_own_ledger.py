@@ -12,7 +12,7 @@ SOME = "settled_again or whole_life or cancel or disjoint"
 
 
 def test_the_promises_run_over_the_table_of_the_guide(tmp_path):
-    """Promises pass there or say why they were left out; and a ledger that loses settlements is found out."""
+    """Promises pass there or say why they were left out, with pytest as it is installed; and a ledger that loses settlements is found out."""
     conftest, module = blocks(ROOT / "docs" / "guides" / "test-a-ledger.md", "python")
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_emails.py").write_text(module)
@@ -22,16 +22,7 @@ def test_the_promises_run_over_the_table_of_the_guide(tmp_path):
     (tmp_path / "test_broken.py").write_text(
         module.replace(forgets, breaks) + "\n\nasync def _nothing():\n    return []\n"
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--asyncio-mode=auto",
-        f"--rootdir={tmp_path}",
-    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tmp_path}"]
     fine, broken = (
         subprocess.run(
             [*command, tmp_path / name, "-k", some], capture_output=True, text=True, cwd=tmp_path, check=False
