@@ -1,5 +1,6 @@
 """The plugin for pytest: `pytest_plugins = ["redrive.conformance.plugin"]`. It runs the promises in an event loop and leaves out what a table cannot do."""
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The promises are asynchronous, whatever the mode of your other tests is."""
-    for item in items:
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+    """The promises are asynchronous, whatever the mode of your other tests is; pytest-asyncio looks for the mark when a test is made."""
+    made = yield
+    for item in made if isinstance(made, list) else ():
         if isinstance(item, pytest.Function) and item.function.__module__ == PROMISES:
             item.add_marker(pytest.mark.asyncio, append=True)
+    return made
 
 
 @pytest.hookimpl(tryfirst=True)
