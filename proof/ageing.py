@@ -20,7 +20,7 @@ import psutil
 from sqlalchemy import Connection, text
 
 from proof.ground import STORES, ground_on
-from proof.scenario import Found, scenario
+from proof.scenario import Found, scenario, share
 from redrive import Context, Fixed, Policy, Redrive, State, Task, TransientError, jitter, minutes
 from redrive.app import WorkerSettings
 from redrive.lane import make_task
@@ -46,7 +46,7 @@ SESSIONS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_databa
 @scenario("a process does not age: after a day it costs what it cost after the first hours")
 def ageing(short: bool) -> Iterator[Found]:
     """Memory, files, connections, tables and claims of one process that adds and works; one task in ten fails once and comes back."""
-    hours, rate = (6, 0.5) if short else (24, 50)
+    hours, rate = (6, 0.5) if short else (24, 50 * share())
     for store in STORES[1:] if short else STORES:
         with ground_on(store, in_memory=True) as ground:
             command = [sys.executable, "-W", "ignore", "-m", "proof.ageing", ground.url, str(hours), str(rate)]
