@@ -19,7 +19,7 @@ from redrive.systems.triggers.values import NewEvent
 from redrive.testing import drain
 from redrive.web.app import make_web
 from tests.systems.triggers.receiver import Receiver
-from tests.systems.triggers.test_guard import HOSTILE
+from tests.http.test_outgoing import HOSTILE
 from tests.web.walk import FOREIGN, THERE, faults, walk
 
 NOT_TRIED.append(

@@ -42,9 +42,9 @@ STORES = ("sqlite", "postgres")
 RABBITMQ_URL = os.environ.pop("RABBITMQ_URL", None)
 """Which broker to use. Out of the environment, or every service that a test starts would run the relay."""
 os.environ["HTTP_TRUST_LOOPBACK"] = "true"
-"""As `make run` has it; what is open without it is tested in `web/test_guard.py`."""
+"""As `make run` has it; what is open without it is tested in `http/test_guard.py`."""
 os.environ["REDRIVE_SECRET_KEY"] = "A" * 43 + "="
-"""PostgreSQL keeps no secrets without one; what happens then is tested in `systems/triggers/test_secrets.py`."""
+"""PostgreSQL keeps no secrets without one; what happens then is tested in `systems/triggers/test_endpoints_secrets.py`."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -24,6 +24,28 @@ ROOMS = {"access", "http", "observe", "operator"}
 TESTS = Path(__file__).parent
 KINDS_OF_TESTS = {"browser", "examples", "faults"}
 """Folders of tests that ask the whole of redrive, from outside."""
+OF_NO_SINGLE_MODULE = {
+    # the house, the suite, and what is shipped with both
+    "test_architecture.py", "test_breadth.py", "test_clock_from_below_zero.py", "test_deploy.py", "test_dist.py", "test_proof.py",
+    # pages of the docs, word by word
+    "test_docs.py", "test_docs_run.py", "django/test_guide.py", "systems/commands/test_docs.py", "systems/relay/test_docs.py",
+    "systems/triggers/test_examples.py", "systems/webhooks/test_docs.py",
+    # all commands
+    "cli/test_commands.py", "cli/test_demo.py", "cli/test_on_items.py",
+    # all routes
+    "stores/test_service_on_items.py", "web/test_error_form.py", "web/test_keys_first.py", "web/test_nothing_is_a_fault.py",
+    "web/test_open.py", "web/test_reads_need_no_write.py", "web/test_walk.py",
+    # all ledgers, and whole ways through one
+    "engine/test_simulation.py", "ledgers/test_conformance.py", "ledgers/test_one_bad_row.py", "ledgers/test_one_locked_row.py",
+    "ledgers/test_payloads.py", "ledgers/sql/test_plans.py", "ledgers/aws/test_cut_calls.py", "ledgers/aws/test_faults.py",
+    "ledgers/aws/test_one_bad_head.py", "ledgers/aws/test_worker.py", "operator/aws/test_calls.py", "operator/aws/test_cuts.py",
+    "operator/verdict/test_outages.py",
+    # whole systems
+    "systems/test_extras.py", "systems/commands/test_fence.py", "systems/commands/test_operator_ledger.py",
+    "systems/relay/test_flow.py", "systems/triggers/test_client.py", "systems/triggers/aws/test_cut_calls.py",
+    "systems/triggers/aws/test_functions.py", "systems/triggers/aws/test_insights.py", "systems/triggers/aws/test_template.py",
+}  # fmt: skip
+"""Files of tests whose claims more than one module keeps."""
 HEAVY = {
     "aio_pika", "aiobotocore", "alembic", "apprise", "asyncpg", "botocore", "cryptography", "fastapi", "httpx", "jinja2", "pgmq",
     "re2", "starlette", "uvicorn",
@@ -152,6 +174,22 @@ def test_tests_stand_where_their_code_does():
         if folder.parts[0] not in KINDS_OF_TESTS and not (PACKAGE / folder / "__init__.py").exists()
     ]
     assert strange == []
+
+
+def test_a_behaviour_is_found_by_the_name_of_its_file():
+    """A file of tests is called after the module whose claims it holds, or says more behind that name; a claim that no single module keeps is listed here."""
+    strange = set()
+    for path in TESTS.rglob("test_*.py"):
+        place = path.relative_to(TESTS)
+        if place.parts[0] in KINDS_OF_TESTS:
+            continue
+        # A claim of all stores stands in the room above theirs.
+        below = (PACKAGE / place.parent).rglob("*.py") if len(place.parts) > 1 else PACKAGE.glob("*")
+        names = {name for one in below for name in (one.stem, one.parent.name)}
+        stem = place.stem.removeprefix("test_")
+        if not any(stem == name or stem.startswith(f"{name}_") for name in names):
+            strange.add(place.as_posix())
+    assert strange == OF_NO_SINGLE_MODULE
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proof.scenario import Found, Scenario, chance, sized
-from tests.systems.triggers.test_guard import HOSTILE
+from tests.http.test_outgoing import HOSTILE
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of where PostgreSQL's package looks for a folder

@@ -13,6 +13,7 @@ from redrive.systems.triggers.aws import inbox as item_inbox
 from redrive.systems.triggers.routes import events as api
 from redrive.systems.triggers.sql import inbox as sql_inbox
 from redrive.testing import VirtualClock
+from tests.http.test_outgoing import HOSTILE
 
 from .conftest import House
 from .receiver import Receiver, status
@@ -442,3 +443,15 @@ async def test_a_key_is_checked_before_the_body_is_read(house: House) -> None:
     async with house.client("rdk_unknown") as client:
         headers = {"Content-Type": "application/json"}
         error(await client.post("/v1/events", content=never(), headers=headers), 401, "UNAUTHORIZED")
+
+
+@pytest.mark.parametrize("store", ["sqlite"])
+async def test_hostile_targets_are_refused_at_creation(house: House) -> None:
+    """The API answers 400 and names the field, and never tells an address that a name resolved to."""
+    house.triggers.guard._allow = ()
+    async with house.client(await house.key()) as client:
+        for target in HOSTILE:
+            answer = await client.post("/v1/endpoints", json={"url": target.replace("{port}", "80")})
+            assert answer.status_code == 400, target
+            assert answer.json()["error"]["code"] == "VALIDATION_ERROR"
+        assert (await client.get("/v1/endpoints")).json() == {"endpoints": []}

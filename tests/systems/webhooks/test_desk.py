@@ -10,7 +10,7 @@ from redrive.systems.webhooks import Webhooks
 from redrive.testing import VirtualClock, drain
 
 from .conftest import Make, client_of, error_of, rows, webhook
-from .test_operator import operator
+from .test_desk_generic_acts import operator
 
 __all__ = ["operator"]
 

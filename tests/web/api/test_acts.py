@@ -16,8 +16,7 @@ from redrive.ledgers.sql import schema
 from redrive.operator.json_views import instant_json
 from redrive.testing import VirtualClock
 from redrive.web.api import acts
-
-from .standing import LEASE, Standing, standing
+from tests.web.standing import LEASE, Standing, standing
 
 
 @pytest.fixture
@@ -134,8 +133,7 @@ async def test_never_more_than_was_shown(web: Standing):
 async def _die(web: Standing, claim: Any, error: str) -> None:
     from redrive.core.decide import decide
     from redrive.errors import PermanentError
-
-    from .standing import POLICY
+    from tests.web.standing import POLICY
 
     ended = decide(claim, Failed(PermanentError(error)), POLICY, elapsed=seconds(1))
     assert await (await web.app.tasks.ledger()).settle([ended], worker="test") == []

@@ -15,8 +15,7 @@ from redrive.running import Service
 from redrive.signs import COUNTS_EVERY
 from redrive.web import health
 from redrive.web.api import overview
-
-from .conftest import client_of
+from tests.web.conftest import client_of
 
 
 async def test_the_whole_verdict_is_one_answer(local: httpx.AsyncClient, app: Redrive) -> None:

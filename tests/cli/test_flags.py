@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from redrive.testing import VirtualClock
-
-from .conftest import Home, MakeHome
+from tests.systems.flags.conftest import Home, MakeHome, home, make_home, url  # noqa: F401 - fixtures
 
 PATIENCE_SECONDS = 150
 
@@ -31,7 +30,7 @@ def clock() -> VirtualClock:
     return VirtualClock(datetime(2020, 1, 1, tzinfo=UTC))
 
 
-async def test_one_run_applies_what_is_due(home: Home, tmp_path: Path) -> None:
+async def test_one_run_applies_what_is_due(home: Home, tmp_path: Path) -> None:  # noqa: F811
     """One JSON document on stdout, log lines on stderr, and the change in the database."""
     made = await home.plan()
     await home.flags.put("broken", actor="ada")
@@ -51,9 +50,9 @@ async def test_one_run_applies_what_is_due(home: Home, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite"])
-async def test_on_an_application_of_ones_own(make_home: MakeHome, tmp_path: Path) -> None:
+async def test_on_an_application_of_ones_own(make_home: MakeHome, tmp_path: Path) -> None:  # noqa: F811
     """`--app` finds the flags that an application has already, or gives it some."""
-    home = await make_home()
+    home = await make_home()  # noqa: F811
     made = await home.plan()
     await home.app.close()
     source = "from redrive import Redrive\nfrom redrive.systems.flags import Flags\n"

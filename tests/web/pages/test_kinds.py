@@ -10,8 +10,7 @@ from redrive.engine.tally import KindCounts, KindMinute
 from redrive.operator.verdict import Verdict, judge
 from redrive.web.pages.kinds import time_to_done
 from tests.operator.verdict.story import LEDGER, SUNDAY
-
-from .standing import Standing, standing
+from tests.web.standing import Standing, standing
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 

@@ -9,8 +9,7 @@ from redrive import Breaker, TransientError, minutes
 from redrive.core.decide import decide
 from redrive.core.outcome import Failed
 from redrive.testing import VirtualClock
-
-from .standing import LEASE, POLICY, Standing, standing
+from tests.web.standing import LEASE, POLICY, Standing, standing
 
 WHY: dict[str, Any] = {"gate": "bank:DE", "reason": "the bank moves"}
 

@@ -13,7 +13,7 @@ from ..conftest import House, make_app
 from ..receiver import Receiver, status
 
 # The same test, run on this store because it is in this folder.
-from ..sql.test_gates import test_what_is_parked_is_said  # noqa: F401
+from ..sql.test_endpoints_gates import test_what_is_parked_is_said  # noqa: F401
 
 LEASE = timedelta(seconds=30)
 PROBE = timedelta(seconds=30)

@@ -265,7 +265,7 @@ async def test_where_a_try_failed(web: Standing):
     [raised] = attempt["stack"]
     assert raised["error"] == "ValueError"
     [frame] = raised["frames"]
-    assert frame["file"] == "tests/web/test_api_look.py"
+    assert frame["file"] == "tests/web/test_api.py"
     assert frame["name"] == "test_where_a_try_failed"
     assert frame["own"]
     page = (await web.local.get(f"/tasks/redrive_task/{id_}")).text

@@ -11,8 +11,7 @@ from redrive.errors import PermanentError
 from redrive.operator.alert_rules import halted_operations
 from redrive.operator.carrier import Carrier
 from redrive.operator.roster import WorkerSign
-
-from .standing import POLICY, Standing, standing
+from tests.web.standing import POLICY, Standing, standing
 
 WHY = {"reason": "the bank is back"}
 PATCH = [{"op": "replace", "path": "/country", "value": "DE"}]

@@ -7,8 +7,7 @@ import pytest
 from redrive import CannotTell, Context, Effect, Task
 from redrive.core.states import State
 from redrive.testing import VirtualClock, drain
-
-from .standing import Standing, standing
+from tests.web.standing import Standing, standing
 
 
 @pytest.fixture

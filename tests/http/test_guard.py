@@ -18,8 +18,7 @@ from redrive.running import Service
 from redrive.settings import Settings
 from redrive.web.app import make_web
 from redrive.web.server import make_server
-
-from .conftest import client_of
+from tests.web.conftest import client_of
 
 NEEDS_OPERATOR = Depends(require("operator"))
 
