@@ -17,7 +17,8 @@ from redrive.core.durations import format_duration, parse_duration
 from redrive.core.failure import redact
 from redrive.core.table import LedgerTable
 from redrive.errors import UsageError
-from redrive.ledgers.adopt.check import Findings, examine
+from redrive.ledgers.adopt.check import examine
+from redrive.ledgers.adopt.form import Findings
 from redrive.ledgers.adopt.guess import as_code, corrected, guess
 from redrive.ledgers.adopt.notices import notices as find_notices
 from redrive.ledgers.postgres.partitions import partition as partition_history

@@ -3,119 +3,52 @@
 `adopt` is called at start for every `LedgerTable` but our own. It never changes the table.
 """
 
-import json
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import (
-    CHAR,
-    JSON,
     Column,
     Connection,
-    Dialect,
     Enum,
     FetchedValue,
     Index,
     Integer,
     MetaData,
-    Numeric,
     String,
     Table,
     Text,
     Uuid,
     inspect,
-    text,
 )
-from sqlalchemy.dialects import postgresql
+from sqlalchemy import Dialect as SqlDialect
 from sqlalchemy.schema import CreateIndex
-from sqlalchemy.sql.sqltypes import NULLTYPE, DateTime
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from redrive.core.table import LedgerTable
 from redrive.errors import TableError
-from redrive.ledgers.adopt.ids import SURROGATE, is_unique, primary_key, surrogate
-from redrive.ledgers.sql.json_text import JsonText
-from redrive.ledgers.sql.mapped import KEPT_BY, ForeignKey
+from redrive.ledgers.adopt.form import (
+    NUMBERS,
+    SURROGATE,
+    TIMES,
+    Findings,
+    Form,
+    Mend,
+    Read,
+    UuidText,
+    escaped,
+    primary_key,
+    quoted_table,
+)
+from redrive.ledgers.adopt.forms import form_of, is_unique, surrogate
+from redrive.ledgers.sql.mapped import KEPT_BY
 from redrive.ledgers.sql.predicates import columns_of, ledger_indexes
-from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION, Instant, IsoText, SqliteDatetime
+from redrive.ledgers.sql.times import IsoText
 
-TIMES = (
-    "due", "first_due", "lease_until", "claimed_at", "done_at", "ended_at", "created_at", "updated_at", "deadline",
-)  # fmt: skip
-NUMBERS = ("count", "count_max", "redrives", "priority")
 NULLABLE = ("due", "lease_until", "claim_id", "claimed_at", "done_at", "ended_at", "last_error")
 
 NO_ID = (
     "no column of it is unique, and SQLite cannot give an id to rows that are there: make the table anew with `id INTEGER PRIMARY KEY` and "
     "copy its rows, or make a column unique that tells them apart and name it as the key"
 )
-
-
-class UuidText(TypeDecorator[UUID]):
-    """A fence in a text column; what is not in our spelling is none of ours, and reads as None."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: UUID | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else str(value)
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> UUID | None:  # noqa: ARG002
-        try:
-            read = UUID(value.strip())
-        except (AttributeError, TypeError, ValueError):
-            return None
-        return read if str(read) == value.strip() else None
-
-
-class WholeNumber(TypeDecorator[int]):
-    """A count on SQLite, which keeps any text in a column of numbers: what is not a number is refused when it is read."""
-
-    impl = Integer
-    cache_ok = True
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
-        return lambda value: value if value is None or isinstance(value, int) else int(value)
-
-
-class Padded(TypeDecorator[str]):
-    """Text of a fixed length, which PostgreSQL fills up with blanks: they are not part of it."""
-
-    impl = CHAR
-    cache_ok = True
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:  # noqa: ARG002
-        return lambda value: None if value is None else value.rstrip(" ")
-
-
-class Label(TypeDecorator[str]):
-    """A label of an enum, as the text it is: one that was added since the start is a label too."""
-
-    impl = postgresql.ENUM
-    cache_ok = True
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> None:
-        """Handed on as the driver gives it."""
-
-
-@dataclass(slots=True)
-class Findings:
-    """What is wrong with a table, the statements that mend it in the order in which they can be run, and the mapping then."""
-
-    problems: list[str] = field(default_factory=list)
-    migration: list[str] = field(default_factory=list)
-    mapping: dict[str, Any] = field(default_factory=dict)
-    """By role the column that must be named instead, once the migration has run."""
-
-
-@dataclass(slots=True)
-class _Mend:
-    """A column that must change: its new type, and the expression that its values become."""
-
-    type: str
-    using: str
 
 
 def adopt(connection: Connection, ledger_table: LedgerTable) -> Table:
@@ -138,7 +71,7 @@ def examine(
     if not inspector.has_table(ledger_table.name, schema=ledger_table.schema):
         where = f" in schema {ledger_table.schema!r}" if ledger_table.schema else ""
         found.problems.append(f"there is no such table{where}")
-        table = _new_table(ledger_table, connection.dialect, found)
+        table = _new_table(connection, ledger_table, found)
     else:
         table = _reflect(connection, ledger_table, found)
         _check_id(connection, ledger_table, table, found)
@@ -149,62 +82,31 @@ def examine(
         _check_indexes(connection, ledger_table, table, found)
     else:
         found.problems.append("the indexes that keep claims fast are missing: they hold your words, so name them first")
-    table.info[KEPT_BY] = _pointing_at(connection, ledger_table)
+    table.info[KEPT_BY] = form_of(connection).pointing_at(connection, ledger_table)
     return table, found
 
 
-def _pointing_at(connection: Connection, ledger_table: LedgerTable) -> list[ForeignKey]:
-    """The foreign keys in the table's schema that forbid to delete its rows."""
-    if connection.dialect.name == "sqlite":  # SQLAlchemy does not see what is said behind the REFERENCES of a column
-        asked = text(
-            'SELECT child.name, json_group_array(key."from"), json_group_array(coalesce(key."to", :id)) '
-            "FROM sqlite_schema AS child JOIN pragma_foreign_key_list(child.name) AS key "
-            "WHERE child.type = 'table' AND lower(key.\"table\") = lower(:table) AND key.on_delete IN ('NO ACTION', 'RESTRICT') "
-            "GROUP BY child.name, key.id"
-        )
-        rows = connection.execute(asked, {"table": ledger_table.name, "id": ledger_table.id_column})
-        return [ForeignKey(child, None, json.loads(own), json.loads(referred)) for child, own, referred in rows]
-    default = inspect(connection).default_schema_name
-    schema = ledger_table.schema or default
-    found = []
-    for (_, child), keys in inspect(connection).get_multi_foreign_keys(schema=ledger_table.schema).items():
-        for key in keys:
-            here = key["referred_table"] == ledger_table.name and (key["referred_schema"] or default) == schema
-            if here and (key["options"].get("ondelete") or "NO ACTION").upper() in ("NO ACTION", "RESTRICT"):
-                columns = key["constrained_columns"], key["referred_columns"]
-                found.append(ForeignKey(child, ledger_table.schema, *columns))
-    return found
-
-
-def _new_table(ledger_table: LedgerTable, dialect: Dialect, found: Findings) -> Table:
+def _new_table(connection: Connection, ledger_table: LedgerTable, found: Findings) -> Table:
     """The table as redrive would make it."""
-    quote = dialect.identifier_preparer.quote
+    form, quote = form_of(connection), connection.dialect.identifier_preparer.quote
     roles = {name: role for role, name in ledger_table.columns().items()}
     lines = []
     for name, role in roles.items():
-        line = f"{quote(name)} {_ddl_type(role, dialect)}"
+        line = f"{quote(name)} {form.ddl_type(role)}"
         if name == ledger_table.id_column:
-            generated = dialect.name == "postgresql" and name != ledger_table.key
-            own = (
-                "bigint GENERATED BY DEFAULT AS IDENTITY"
-                if generated
-                else "integer"
-                if name != ledger_table.key
-                else "text"
-            )
-            line = f"{quote(name)} {own} PRIMARY KEY"
+            line = f"{quote(name)} {'text' if name == ledger_table.key else form.new_id} PRIMARY KEY"
         elif name == ledger_table.key:
             line += " NOT NULL UNIQUE"
         elif role == "status":
-            line += f" NOT NULL DEFAULT '{_escaped(ledger_table.words.waiting)}'"
+            line += f" NOT NULL DEFAULT '{escaped(ledger_table.words.waiting)}'"
         elif role in ("kind", "payload"):
             line += " NOT NULL"
         lines.append(line)
-    found.migration.append(f"CREATE TABLE {_quoted(ledger_table, dialect)} ({', '.join(lines)})")
+    found.migration.append(f"CREATE TABLE {_quoted(ledger_table, connection.dialect)} ({', '.join(lines)})")
     return Table(
         ledger_table.name,
         MetaData(),
-        *(_missing(name, role, dialect) for name, role in roles.items()),
+        *(_missing(name, role, form) for name, role in roles.items()),
         schema=ledger_table.schema,
     )
 
@@ -213,26 +115,28 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: Findings)
     inspector = inspect(connection)
     real = {column["name"]: column for column in inspector.get_columns(ledger_table.name, schema=ledger_table.schema)}
     roles = {name: role for role, name in ledger_table.columns().items()}
-    dialect = connection.dialect
+    form, quote, table = (
+        form_of(connection),
+        connection.dialect.identifier_preparer.quote,
+        _quoted(ledger_table, connection.dialect),
+    )
     columns: list[Column[Any]] = []
     # Rows of a table with a primary key have an id already, and a column of that name would be somebody's mistake.
     made_by_us = (SURROGATE,) if primary_key(connection, ledger_table.name, ledger_table.schema) else (SURROGATE, "id")
     for name, column in real.items():
         role = roles.get(name)
-        type_, problem, mend = _type_for(role, column["type"], dialect, name)
+        type_, problem, mend = _read(role, column["type"], form, name, quote(name))
         if problem is not None:
             found.problems.append(problem)
         if role in NULLABLE and not column["nullable"] and name not in (ledger_table.key, ledger_table.id_column):
             found.problems.append(f"column {name!r} ({role}) must allow NULL")
-            if dialect.name == "postgresql":
-                quoted = dialect.identifier_preparer.quote(name)
-                found.migration.append(
-                    f"ALTER TABLE {_quoted(ledger_table, dialect)} ALTER COLUMN {quoted} DROP NOT NULL"
-                )
-            elif mend is None:
-                mend = _Mend(_ddl_type(role, dialect), dialect.identifier_preparer.quote(name))
+            match form.allow_null(table, quote(name), role):
+                case Mend() as other:
+                    mend = mend or other
+                case statement:
+                    found.migration.append(statement)
         if mend is not None and role is not None:
-            _change(ledger_table, name, role, mend, dialect, found, set(real))
+            form.change(table, quote(name), name, role, mend, found, set(real))
         columns.append(
             _column(
                 name,
@@ -248,22 +152,19 @@ def _reflect(connection: Connection, ledger_table: LedgerTable, found: Findings)
                 made = surrogate(connection, ledger_table.name, ledger_table.schema, name)
                 found.problems.append(f"column {name!r} ({role}) is missing" if made else NO_ID)
                 found.migration += made
-                columns.append(_column(name, Integer() if dialect.name == "postgresql" else Text(), primary_key=True))
+                columns.append(_column(name, form.surrogate_type, primary_key=True))
                 continue
-            quoted, altered = dialect.identifier_preparer.quote(name), f"ALTER TABLE {_quoted(ledger_table, dialect)}"
+            quoted, altered = quote(name), f"ALTER TABLE {table}"
             found.problems.append(f"column {name!r} ({role}) is missing")
-            found.migration.append(f"{altered} ADD COLUMN {quoted} {_ddl_type(role, dialect)}")
+            found.migration.append(f"{altered} ADD COLUMN {quoted} {form.ddl_type(role)}")
             if role == "status":
                 # With a default in the same statement all rows of years would be due at once.
-                waiting = f"'{_escaped(ledger_table.words.waiting)}'"
+                waiting = f"'{escaped(ledger_table.words.waiting)}'"
                 found.problems[-1] += (
                     f": rows that are there will have none and be left alone, those to try need {waiting}"
                 )
-                if dialect.name == "postgresql":
-                    found.migration.append(f"{altered} ALTER COLUMN {quoted} SET DEFAULT {waiting}")
-                else:
-                    found.problems[-1] += ", and new ones too, since SQLite gives a column its default with all rows"
-            columns.append(_missing(name, role, dialect))
+                form.default_status(altered, quoted, waiting, found)
+            columns.append(_missing(name, role, form))
     return Table(ledger_table.name, MetaData(), *columns, schema=ledger_table.schema)
 
 
@@ -277,154 +178,68 @@ def _column(name: str, type_: TypeEngine[Any], **options: Any) -> Column[Any]:
     return Column(name, type_, key=f"column {name}", **options)
 
 
-def _missing(name: str, role: str, dialect: Dialect) -> Column[Any]:
+def _missing(name: str, role: str, form: Form) -> Column[Any]:
     """A column that the migration adds, as it will be."""
-    sqlite = dialect.name == "sqlite"
     if role in TIMES:
-        return _column(name, IsoText() if sqlite else Instant())
+        return _column(name, form.time_type)
     if role == "claim_id":
-        return _column(name, UuidText() if sqlite else Uuid())
+        return _column(name, form.fence_type)
     return _column(name, Integer() if role in NUMBERS else Text(), nullable=role != "count")
 
 
-def _change(
-    ledger_table: LedgerTable, name: str, role: str, mend: _Mend, dialect: Dialect, found: Findings, real: set[str]
-) -> None:
-    """Give a column another type; where SQLite cannot, another column. No row is updated: what to fill in is the owner's to say."""
-    table, column = _quoted(ledger_table, dialect), dialect.identifier_preparer.quote(name)
-    if dialect.name == "postgresql":
-        found.migration.append(f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {mend.type} USING {mend.using}")
-        return
-    new = f"redrive_{role}"
-    found.problems.append(
-        f"SQLite cannot change column {name!r}: name {role}={new!r} in the LedgerTable, which the migration adds, and fill it "
-        f"for the rows that are to be worked on; {mend.using} is what {name!r} says now"
-    )
-    found.mapping[role] = new
-    if new not in real:
-        found.migration.append(f"ALTER TABLE {table} ADD COLUMN {new} {mend.type}")
-
-
-def _type_for(
-    role: str | None, real: TypeEngine[Any], dialect: Dialect, name: str
-) -> tuple[TypeEngine[Any], str | None, _Mend | None]:
+def _read(role: str | None, real: TypeEngine[Any], form: Form, name: str, quoted: str) -> Read:
     """How a column is read, what is wrong with it, and how it must change."""
     if role in TIMES:
-        return _time_type(role, real, dialect, name)
+        return form.read_time(role, real, name, quoted)
     if role == "claim_id":
         if isinstance(real, Uuid):
             return Uuid(), None, None
-        # SQLite keeps texts whole, whatever length a column names.
-        if isinstance(real, String) and (dialect.name == "sqlite" or (real.length or 36) >= 36):
+        if form.holds_fence(real):
             return UuidText(), None, None
-        mend = _Mend(_ddl_type(role, dialect), "NULL")
+        mend = Mend(form.ddl_type(role), "NULL")
         return UuidText(), f"column {name!r} (claim_id) must be uuid, or text of 36 characters, not {real}", mend
     if role == "payload":
-        return (real if isinstance(real, JSON) and dialect.name == "postgresql" else JsonText()), None, None
+        return form.read_payload(real), None, None
     if role in NUMBERS and isinstance(real, Integer):
-        return (WholeNumber() if dialect.name == "sqlite" else real), None, None
+        return form.read_number(real), None, None
     if role in NUMBERS:
-        quoted = dialect.identifier_preparer.quote(name)
-        mend = _Mend(
-            "integer" if dialect.name == "postgresql" else _ddl_type(role, dialect), f"CAST({quoted} AS integer)"
-        )
+        mend = Mend(form.ddl_type(role).partition(" ")[0], f"CAST({quoted} AS integer)")
         return Integer(), f"column {name!r} ({role}) must be an integer, not {real}", mend
     if role == "kind" and (not isinstance(real, String) or isinstance(real, Enum)):
         return real, f"column {name!r} (kind) must be text, not {real}: kinds are chosen by their names", None
     if role == "id" and not isinstance(real, Integer | String | Uuid):
         return real, f"column {name!r} ({role}) must be an integer, a uuid or text, not {real}", None
-    if role is not None and isinstance(real, CHAR) and dialect.name == "postgresql":
-        return Padded(real.length), None, None
-    if isinstance(real, postgresql.ENUM):
-        return Label(*real.enums, name=real.name, schema=real.schema, create_type=False), None, None
-    if role is None and dialect.name == "sqlite":
-        # SQLite keeps whatever was written: other columns are handed on as they are, JSON decoded.
-        return (JsonText() if isinstance(real, JSON) else NULLTYPE), None, None
-    return real, None, None
-
-
-def _time_type(
-    role: str | None, real: TypeEngine[Any], dialect: Dialect, name: str
-) -> tuple[TypeEngine[Any], str | None, _Mend | None]:
-    quoted, sqlite = dialect.identifier_preparer.quote(name), dialect.name == "sqlite"
-    if isinstance(real, DateTime):
-        if sqlite:
-            return SqliteDatetime(), None, None
-        if not real.timezone:
-            problem = f"column {name!r} ({role}) has no time zone: its instants change with the session's zone"
-            return Instant(), problem, _Mend("timestamptz", f"{quoted} AT TIME ZONE 'UTC'")
-        return Instant(), None, None
-    if isinstance(real, String):
-        return IsoText(), None, None
-    problem = f"column {name!r} ({role}) must be a timestamp with zone or ISO 8601 text, not {real}"
-    mend = None
-    if isinstance(real, Numeric | Integer):
-        # Since 1970, in seconds or, if that would lie beyond the year 5000, in milliseconds.
-        unix = f"CASE WHEN {quoted} > 100000000000 THEN {quoted} / 1000.0 ELSE {quoted} END"
-        mend = (
-            _Mend("TEXT", f"strftime('%Y-%m-%dT%H:%M:%fZ', {unix}, 'unixepoch')")
-            if sqlite
-            else _Mend("timestamptz", f"to_timestamp({unix})")
-        )
-    return (IsoText() if sqlite else Instant()), problem, mend
-
-
-def _ddl_type(role: str, dialect: Dialect) -> str:
-    if role in TIMES:
-        return "timestamptz" if dialect.name == "postgresql" else "TEXT"
-    if role == "claim_id":
-        return "uuid" if dialect.name == "postgresql" else "TEXT"
-    if role in ("count", "redrives"):
-        return "integer NOT NULL DEFAULT 0"
-    if role in ("count_max", "priority"):
-        return "integer"
-    return "text"
+    return form.read_other(role, real), None, None
 
 
 def _check_words(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
-    status, dialect = columns_of(table)[ledger_table.status], connection.dialect
-    words = ledger_table.words.all()
-    if isinstance(status.type, Label):
-        enum_type: Any = status.type.impl_instance
-        preparer = dialect.identifier_preparer
-        schema = f"{preparer.quote_schema(enum_type.schema)}." if enum_type.schema else ""
-        for word in words:
-            if word not in enum_type.enums:
-                found.problems.append(f"the enum of {ledger_table.status!r} has no word {word!r}")
-                enum = f"{schema}{preparer.quote(str(enum_type.name))}"
-                found.migration.append(f"ALTER TYPE {enum} ADD VALUE '{_escaped(word)}'")
+    status = columns_of(table)[ledger_table.status]
+    if form_of(connection).check_enum(connection, ledger_table, status, found):
         return
     if isinstance(status.type, Integer):
-        for word in words:
+        for word in ledger_table.words.all():
             if not word.removeprefix("-").isdecimal():
                 found.problems.append(
                     f"column {status.name!r} (status) is {status.type} and cannot hold {word!r}: name its numbers, "
                     "as in Words(waiting='0', done='2', dead='3')"
                 )
-    elif not isinstance(status.type, String | Padded):
+    elif not _is_text(status.type):
         found.problems.append(f"column {status.name!r} (status) must be text, an enum or an integer, not {status.type}")
 
 
+def _is_text(type_: TypeEngine[Any]) -> bool:
+    return isinstance(type_, String) or (isinstance(type_, TypeDecorator) and isinstance(type_.impl_instance, String))
+
+
 def _check_function(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
-    """Text times on PostgreSQL are compared and indexed by a function of ours."""
+    """Instants in text may be compared and indexed by a function of ours."""
     times = {name for role, name in ledger_table.columns().items() if role in TIMES}
-    in_text = any(column.name in times and isinstance(column.type, IsoText) for column in table.c)
-    if connection.dialect.name != "postgresql" or not in_text:
-        return
-    if connection.execute(text("SELECT to_regprocedure('redrive_instant(text)')")).scalar() is None:
-        found.problems.append("the function 'redrive_instant', which reads times in text, is missing")
-        found.migration.append(CREATE_INSTANT_FUNCTION)
+    if any(column.name in times and isinstance(column.type, IsoText) for column in table.c):
+        form_of(connection).check_function(connection, found)
 
 
 def _check_indexes(connection: Connection, ledger_table: LedgerTable, table: Table, found: Findings) -> None:
-    if connection.dialect.name == "sqlite":
-        asked = text("SELECT name FROM sqlite_schema WHERE type = 'index' AND tbl_name = :table")
-        there = set(connection.execute(asked, {"table": ledger_table.name}).scalars())
-    else:
-        asked = text(
-            "SELECT indexname FROM pg_indexes WHERE tablename = :table AND schemaname = coalesce(:schema, current_schema())"
-        )
-        there = set(connection.execute(asked, {"table": ledger_table.name, "schema": ledger_table.schema}).scalars())
+    there = form_of(connection).indexes(connection, ledger_table)
     for index in ledger_indexes(ledger_table, table, there=there):
         found.problems.append(f"index {index.name!r} is missing: claims would read the whole table")
         found.migration.append(_create_index(index, connection.dialect))
@@ -471,13 +286,9 @@ def _is_unique(connection: Connection, ledger_table: LedgerTable, name: str) -> 
     return not there or is_unique(connection, ledger_table.name, ledger_table.schema, name)
 
 
-def _create_index(index: Index, dialect: Dialect) -> str:
+def _create_index(index: Index, dialect: SqlDialect) -> str:
     return str(CreateIndex(index).compile(dialect=dialect)).strip()
 
 
-def _quoted(ledger_table: LedgerTable, dialect: Dialect) -> str:
-    return dialect.identifier_preparer.format_table(Table(ledger_table.name, MetaData(), schema=ledger_table.schema))
-
-
-def _escaped(word: str) -> str:
-    return word.replace("'", "''")
+def _quoted(ledger_table: LedgerTable, dialect: SqlDialect) -> str:
+    return quoted_table(dialect, ledger_table.name, ledger_table.schema)

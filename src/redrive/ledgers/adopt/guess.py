@@ -19,7 +19,8 @@ from redrive.core.column_names import (
 )
 from redrive.core.table import Counts, LedgerTable, Words
 from redrive.errors import TableError
-from redrive.ledgers.adopt.ids import SURROGATE, is_unique
+from redrive.ledgers.adopt.form import SURROGATE
+from redrive.ledgers.adopt.forms import is_unique
 from redrive.ledgers.adopt.notices import holds_json
 
 STATUSES_SHOWN_MAX = 20

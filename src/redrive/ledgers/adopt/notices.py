@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Select, String, Text, cast, inspect, null, or_, select
-from sqlalchemy.dialects.postgresql import JSONB
 
 from redrive.core.table import LedgerTable
+from redrive.ledgers.adopt.forms import form_of
 from redrive.ledgers.sql.predicates import quoted
 
 ROWS_AT_START = 10_000
@@ -66,16 +66,9 @@ def _payload(connection: Connection, ledger_table: LedgerTable, table: FromClaus
     name = ledger_table.payload
     columns = inspect(connection).get_columns(ledger_table.name, schema=ledger_table.schema)
     real = next(column["type"] for column in columns if column["name"] == name)
-    if connection.dialect.name == "sqlite" and not isinstance(real, String):
-        return [
-            f"column {name!r} (payload) is {real}, which SQLite takes for a number where it can: the payload "
-            "12345678901234567890 comes back as 1.2345678901234567e+19, and 1.0 as 1; declare it TEXT to keep them"
-        ]
-    if isinstance(real, JSONB) and not harm_only:
-        return [
-            f"column {name!r} (payload) is jsonb, which keeps numbers and not their spelling: 1e22 comes back as "
-            "10000000000000000000000; text with a NUL is refused. Declare it json to keep both"
-        ]
+    notice = form_of(connection).payload_notice(name, real, harm_only=harm_only)
+    if notice is not None:
+        return [notice]
     if isinstance(real, String) and holds_json(connection, table, name) is False:
         return [
             f"column {name!r} (payload) holds text that is not JSON: handlers get it as text. Map payload=None to get "
