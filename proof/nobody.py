@@ -18,8 +18,8 @@ from redrive.systems.triggers.endpoints import new_secret
 from redrive.systems.triggers.values import NewEvent
 from redrive.testing import drain
 from redrive.web.app import make_web
-from tests.systems.triggers.receiver import Receiver
 from tests.http.test_outgoing import HOSTILE
+from tests.systems.triggers.receiver import Receiver
 from tests.web.walk import FOREIGN, THERE, faults, walk
 
 NOT_TRIED.append(
