@@ -16,7 +16,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.seam import Dialect, HeldRows
 from redrive.ledgers.sql.times import Instant
-from redrive.ledgers.sqlite.as_json import from_json
+from redrive.ledgers.sqlite.json_batches import from_json
 
 _EXACT = (Integer, Boolean, String, Uuid)
 """What is stored as whole numbers or as text."""

@@ -35,9 +35,9 @@ from redrive.ledgers.sql.gate_rows import GateRows
 from redrive.ledgers.sql.seam import Columns, HeldRows, Parameters, SettleRows
 from redrive.ledgers.sql.times import Instant, IsoText, comparable
 from redrive.ledgers.sqlite import gate_rows
-from redrive.ledgers.sqlite.as_json import to_json
 from redrive.ledgers.sqlite.claim import SqliteClaim
 from redrive.ledgers.sqlite.gates import SqliteGateClaim
+from redrive.ledgers.sqlite.json_batches import to_json
 from redrive.ledgers.sqlite.settle import SqliteSettle
 
 _ALIKE = "in_batch__"

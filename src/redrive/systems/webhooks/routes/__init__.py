@@ -24,10 +24,10 @@ from redrive.http.strict_json import PARSED_IN_LOOP_BYTES_MAX, parse_object
 from redrive.lane import Lane, NewTask, make_task
 from redrive.systems.webhooks import shapes
 from redrive.systems.webhooks.desk import WebhookDesk
-from redrive.systems.webhooks.desk_routes import make_desk_router
 from redrive.systems.webhooks.intake import Receipt, WebhookInbox
 from redrive.systems.webhooks.logs import WebhookLogs, WebhookMetrics
 from redrive.systems.webhooks.replays import Replays, signed
+from redrive.systems.webhooks.routes.desk import make_desk_router
 from redrive.systems.webhooks.settings import WebhookSettings
 from redrive.systems.webhooks.signatures import SignatureError
 from redrive.systems.webhooks.sources import Place, Source

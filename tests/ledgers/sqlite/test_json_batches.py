@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from redrive.core.states import State
-from redrive.ledgers.sqlite.as_json import from_json, to_json
+from redrive.ledgers.sqlite.json_batches import from_json, to_json
 
 
 @pytest.mark.parametrize(
