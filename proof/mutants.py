@@ -79,9 +79,8 @@ def _run(room: str, names: Sequence[str], said: Sequence[str]) -> None:
     python, tried = environment / "bin" / "python", "mutants/proof/mutation/tried.py"
     run = [str(python), "-W", "ignore", tried, CHOSEN[room], *(f"redrive.{one}" for one in names)]
     run += ["--own"] if "--own" in said else []
-    subprocess.run(
-        run, cwd=place, check=True, env=os.environ | {"REDRIVE_TEST_EXAMPLES": "5" if "--own" in said else "25"}
-    )
+    here = {"PYTHONPATH": str(place / "mutants"), "REDRIVE_TEST_EXAMPLES": "5" if "--own" in said else "25"}
+    subprocess.run(run, cwd=place, check=True, env=os.environ | here)
 
 
 def _ends(room: str, name: str) -> list[dict[str, str]]:

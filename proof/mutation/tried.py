@@ -5,8 +5,10 @@
 mutmut makes the mutants. It would start pytest anew for each; here pytest collects the tests once, runs them once to learn which test
 reaches which function, and is then forked for each mutant. The child runs those tests until one fails: those of the module's own test
 file, and after them the quickest of the others for a second. So a mutant that survived may still be noticed by a slower test.
-Now and then a child has no mutant at all: a test that fails there fails because the machine is busy, and would tell of no mutant.
-Each end is a line of `ended.jsonl`. A mutant that was killed stays killed until its module changes; the others are tried again.
+Now and then a child has no mutant at all: a test that fails there would tell of no mutant either. A test that failed in a process that
+waited long for a processor may have run out of patience, so that mutant is tried again.
+The modules have their turns, some mutants of each in the order of `drawn`. Each end is a line of `ended.jsonl`. A mutant that was killed
+stays killed until its module changes; the others are tried again.
 """
 
 import gc
@@ -17,7 +19,7 @@ import resource
 import signal
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, suppress
 from functools import _lru_cache_wrapper
@@ -34,6 +36,8 @@ from mutmut.mutation.trampoline import set_mutant_under_test
 from mutmut.state import state
 from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
+from proof.mutation.drawn import drawn
+
 ENDED = Path("..", "ended.jsonl")
 AWAKE = int(os.environ.get("PROOF_PROCESSES") or 2)
 CHILDREN = 12 * AWAKE
@@ -42,6 +46,10 @@ DOZES_SECONDS = 0.3
 PATIENCE_SECONDS = 8
 OTHERS_SECONDS = 1
 CONTROL_EVERY = 40
+STARVED_SECONDS = 10
+TRIES_MAX = 4
+TURN = 20
+"""How many mutants of a module are tried before the next module has its turn."""
 FAILING_SHARE_MAX = 0.02
 """So few tests may fail as they are, on a machine that is too busy for one: they notice nothing. More, and the copy is wrong."""
 TESTED_IN = {
@@ -64,11 +72,11 @@ class Caller:
 class Child:
     """A process with one mutant, or with none."""
 
-    def __init__(self, key: str, mutant: str, waits: Sequence[float]) -> None:
-        self.key, self.mutant, self.began = key, mutant, time.monotonic()
+    def __init__(self, key: str, mutant: str, tries: int, items: list[pytest.Item], waits: Sequence[float]) -> None:
+        self.key, self.mutant, self.tries, self.items, self.began = key, mutant, tries, items, time.monotonic()
         self._waits, self._at, self._told = waits, 0, mmap.mmap(-1, 8)
-        self._looked_at, self._slept, self._dozed = self.began, 0.0, 0.0
-        self._threads = Path()
+        self._looked_at, self._slept, self._dozed, self._starved = self.began, 0.0, 0.0, 0.0
+        self._process = Path()
 
     def tell(self, at: int) -> None:
         """In the process itself: which test comes now."""
@@ -76,7 +84,7 @@ class Child:
 
     def lives_as(self, pid: int) -> None:
         """In the parent."""
-        self._threads = Path("/proc", str(pid), "task")
+        self._process = Path("/proc", str(pid))
 
     def look(self) -> None:
         """See whether it sleeps, now and then."""
@@ -84,16 +92,27 @@ class Child:
         if spent < DOZES_SECONDS / 3:
             return
         self._looked_at += spent
-        if (at := int.from_bytes(self._told[:], "little")) != self._at:
+        if (at := self.test()) != self._at:
             self._at, self._slept = at, 0.0
         with suppress(OSError):
-            sleeps = all(one.read_text().rpartition(")")[2].split()[0] == "S" for one in self._threads.glob("*/stat"))
+            self._starved = int((self._process / "schedstat").read_text().split()[1]) / 1e9
+            sleeps = all(
+                one.read_text().rpartition(")")[2].split()[0] == "S" for one in self._process.glob("task/*/stat")
+            )
             self._slept += spent if sleeps else 0
             self._dozed = self._dozed + spent if sleeps else 0
 
     def waits(self) -> bool:
         """Whether all of it sleeps just now, so that another has room."""
         return self._dozed > DOZES_SECONDS
+
+    def starves(self) -> bool:
+        """Whether it has waited so long for a processor that a test may have lost its patience."""
+        return self._starved > STARVED_SECONDS
+
+    def test(self) -> int:
+        """Which test it runs, or was the last."""
+        return int.from_bytes(self._told[:], "little")
 
     def hangs(self) -> bool:
         """Whether it has slept for much longer than its test takes. One that waits for a processor does not hang; one that never stops has a limit."""
@@ -109,7 +128,9 @@ class Trial:
         self.reached: dict[str, list[pytest.Item]] = defaultdict(list)
         self.took: dict[pytest.Item, float] = {}
         self.lasted: dict[pytest.Item, float] = {}
+        self.kills: Counter[pytest.Item] = Counter()
         self.running: dict[int, Child] = {}
+        self.left: deque[tuple[str, int]] = deque()
         self.digests = {one: sha256(_path(one).read_bytes()).hexdigest()[:12] for one in modules}
         self.ended = ENDED.open("a")
 
@@ -129,14 +150,17 @@ class Trial:
         if len(self.failed) > len(session.items) * FAILING_SHARE_MAX:
             raise session.Failed
         self.failed.clear()
-        for number, key in enumerate(_keys(self.modules, self.digests)):
-            self._await_room()
-            self._fork(key, mutant=key)
-            if not number % CONTROL_EVERY:
-                self._await_room()
-                self._fork(key, mutant="")
-        while self.running:
-            self._reap()
+        self.left.extend((key, 1) for key in _keys(self.modules, self.digests))
+        forked = 0
+        while self.left or self.running:
+            if not self.left or not self._has_room():
+                self._reap()
+                continue
+            key, tries = self.left.popleft()
+            self._fork(key, mutant=key, tries=tries)
+            if not forked % CONTROL_EVERY:
+                self._fork(key, mutant="", tries=TRIES_MAX)
+            forked += 1
         return True
 
     def _learn(self, items: Sequence[pytest.Item]) -> None:
@@ -160,15 +184,17 @@ class Trial:
                 one.cache_clear()
         for one in memories:
             one.clear()
+        gc.collect()
+        gc.freeze()
         sys.__stderr__.write(f"{len(items)} tests took {sum(self.took.values()):.1f} s\n")
 
-    def _fork(self, key: str, *, mutant: str) -> None:
+    def _fork(self, key: str, *, mutant: str, tries: int) -> None:
         items = self._chosen(key)
         if not items:
             if mutant:
                 self._write(key, mutant, "without a test", 0)
             return
-        child = Child(key, mutant, [self.lasted[item] for item in items])
+        child = Child(key, mutant, tries, items, [self.lasted[item] for item in items])
         if pid := os.fork():
             child.lives_as(pid)
             self.running[pid] = child
@@ -193,26 +219,33 @@ class Trial:
         own = _tests_of(_module(key))
         reaching = self.reached.get(mangled_name_from_mutant_name(key), [])
         mine = [item for item in reaching if item.path.name in own]
+        mine.sort(key=lambda item: self.took[item] / (1 + self.kills[item]))
         others = [item for item in reaching if item.path.name not in own]
         spent = accumulate(self.took[item] for item in others)
         return mine + [item for item, so_far in zip(others, spent, strict=True) if so_far < OTHERS_SECONDS]
 
-    def _await_room(self) -> None:
-        while len(self.running) >= CHILDREN or sum(not one.waits() for one in self.running.values()) >= AWAKE:
-            self._reap()
+    def _has_room(self) -> bool:
+        return len(self.running) < CHILDREN and sum(not one.waits() for one in self.running.values()) < AWAKE
 
     def _reap(self) -> None:
         for pid, child in list(self.running.items()):
+            child.look()
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self.running[pid]
-                end = STATED.get(os.waitstatus_to_exitcode(status), "killed")
-                self._write(child.key, child.mutant, end, time.monotonic() - child.began)
-                continue
-            child.look()
-            if child.hangs():
+                self._conclude(child, STATED.get(os.waitstatus_to_exitcode(status), "killed"))
+            elif child.hangs():
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
+
+    def _conclude(self, child: Child, end: str) -> None:
+        if end == "killed":
+            if child.starves():
+                if child.tries < TRIES_MAX:
+                    self.left.append((child.key, child.tries + 1))
+                return
+            self.kills[child.items[child.test()]] += 1
+        self._write(child.key, child.mutant, end, time.monotonic() - child.began)
 
     def _write(self, key: str, mutant: str, end: str, seconds: float) -> None:
         line = {"key": mutant, "of": self.digests[_module(key)], "end": end, "seconds": round(seconds, 2)}
@@ -236,14 +269,16 @@ def _path(module: str) -> Path:
 
 
 def _keys(modules: Sequence[str], digests: dict[str, str]) -> Iterator[str]:
-    """All mutants of these modules that were not killed before, module by module."""
+    """All mutants of these modules that were not killed before, some of each module in turn."""
     with ENDED.open() as lines:
         ended = {(one["key"], one["of"]): one["end"] for one in map(json.loads, lines)}
+    left = []
     for module in modules:
         told = json.loads(_path(module).with_suffix(".py.meta").read_text())
-        for key in told["exit_code_by_key"]:
-            if ended.get((key, digests[module])) != "killed":
-                yield key
+        left.append([key for key in drawn(told["exit_code_by_key"]) if ended.get((key, digests[module])) != "killed"])
+    for start in range(0, max(map(len, left), default=0), TURN):
+        for keys in left:
+            yield from keys[start : start + TURN]
 
 
 def _change(key: str) -> str:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from redrive.core.decide import decide
-from redrive.core.outcome import Done, LeaseExpired
+from redrive.core.outcome import Done, Failed, LeaseExpired, Snoozed
 from redrive.core.states import State
 from redrive.core.task import ClaimLocked
 from redrive.engine import settler as settler_module
@@ -34,6 +34,7 @@ class Recorded(Faulty):
         self.away = 0
         self.locked = set()
         self.waits = []
+        self.spans = []
         self.line = asyncio.Event()
 
     async def settle(self, settlements, **options):
@@ -47,6 +48,7 @@ class Recorded(Faulty):
             raise ValueError("cannot be written")
         if self.locked and options.get("wait") is not None:
             self.waits.append([one.claim.task.key for one in settlements])
+            self.spans.append(options["wait"].total_seconds())
             await self.line.wait()
         locked = [one for one in settlements if one.claim.task.key in self.locked]
         free = [one for one in settlements if one not in locked]
@@ -337,3 +339,124 @@ async def test_flushed_waits_for_what_is_being_written(recorded, heard):
         recorded.open.set()
         await flushing
     assert len(heard.of(AttemptEnded)) == 1
+
+
+async def test_the_worker_is_told_of_the_next_try(recorded, heard):
+    """Of a group the shortest delay counts; where nothing comes back there is nothing to plan."""
+    planned = []
+    settlements = await done(recorded, "a", "b", "c")
+    claims = [one.claim for one in settlements]
+    settler = make_settler(recorded, heard, plan=planned.append)
+    await settler.write([decide(claims[0], Snoozed(timedelta(seconds=7)), STEADY)])
+    await settler.write(
+        [decide(claims[1], Failed(ValueError("odd")), STEADY), decide(claims[2], Snoozed(timedelta(seconds=4)), STEADY)]
+    )
+    assert planned == [timedelta(seconds=7), timedelta(seconds=4)]
+    await settler.write(await done(recorded, "d"))
+    assert len(planned) == 2
+
+
+class Counted:
+    """A tally that keeps what it is given."""
+
+    def __init__(self):
+        self.keys = []
+
+    def add(self, settlements):
+        self.keys += [one.claim.task.key for one in settlements]
+
+
+async def test_what_was_not_written_is_not_counted(recorded, heard, clock):
+    """The tally has what is in the ledger: neither a lost settlement nor one whose row is locked."""
+    [late, *_] = await done(recorded, "late", "locked", "fine")
+    clock.advance(LEASE)
+    claims = {claim.task.key: claim for claim in await recorded.reclaim(3, LEASE)}
+    await recorded.real.settle([decide(claims["late"], LeaseExpired(), STEADY)], worker="keeper")
+    recorded.locked = {"locked"}
+    counted = Counted()
+    settler = make_settler(recorded, heard, tally=counted)
+    group = [late, decide(claims["locked"], Done(), STEADY), decide(claims["fine"], Done(), STEADY)]
+    await settler.write(group)
+    assert counted.keys == ["fine"]
+    assert keys_of(heard.of(SettleLost)) == ["late"]
+
+
+async def test_without_observers_only_what_is_lost_is_told(recorded, heard, clock):
+    """Nobody makes an event for each settlement that nobody hears; a lost one is always said, for the log."""
+    [fine] = await done(recorded, "fine")
+    settler = make_settler(recorded, heard, observed=False)
+    await settler.write([fine])
+    assert heard.events == []
+    await settler.write([fine])
+    assert heard.events == [SettleLost("redrive_task", fine)]
+
+
+async def test_few_that_wait_are_no_reason_to_stop_claiming(recorded, heard, quickly, monkeypatch):
+    """What left its group counts as unwritten only from some amount on, and holds up the next claims then."""
+    keys = [f"k{number}" for number in range(5)]
+    settlements = await done(recorded, *keys)
+    recorded.locked = set(keys)
+    async with running(make_settler(recorded, heard)) as settler:
+        for settlement in settlements:
+            settler.put(settlement)
+        while len(recorded.waits) < settler_module.LATE_WRITERS:
+            await asyncio.sleep(0)
+        assert settler.unwritten == 0
+        monkeypatch.setattr(settler_module, "LATE_MAX", 2)
+        assert settler.unwritten == 3
+        assert sorted(claim.task.key for claim in settler.claims) == keys
+        recorded.unlock()
+        await settler.flushed()
+        assert settler.unwritten == 0
+
+
+@pytest.mark.parametrize(("amount", "seconds"), [(1, 2.0), (8, 0.5), (200, 0.05)])
+async def test_a_place_in_the_line_is_shared(recorded, heard, quickly, amount, seconds):
+    """One stands there for two seconds at most; the more there are that wait, the sooner the next has its turn."""
+    keys = [f"k{number}" for number in range(amount)]
+    settlements = await done(recorded, *keys)
+    recorded.locked = set(keys)
+    async with running(make_settler(recorded, heard, batch=amount)) as settler:
+        await settler.write(settlements)
+        while len(recorded.spans) < min(amount, settler_module.LATE_WRITERS):
+            await asyncio.sleep(0)
+        recorded.unlock()
+        await settler.flushed()
+    assert set(recorded.spans[: settler_module.LATE_WRITERS]) == {seconds}
+
+
+async def test_a_settler_that_ends_leaves_nothing_behind(recorded, heard, quickly):
+    """What still waits to be written ends with it, and nothing writes afterwards."""
+    settlements = await done(recorded, "a", "b", "c")
+    recorded.locked = {"a", "b", "c"}
+    async with running(make_settler(recorded, heard)) as settler:
+        for settlement in settlements:
+            settler.put(settlement)
+        while len(recorded.waits) < settler_module.LATE_WRITERS:
+            await asyncio.sleep(0)
+    assert [one for one in asyncio.all_tasks() if one.get_name() == "redrive-settle-late"] == []
+    assert [claim.task.key for claim in settler.claims] == []
+
+
+async def test_an_answer_that_was_lost_is_asked_for_in_line_too(recorded, heard, quickly):
+    """A settlement that left its group and was written by a call without an answer is told as written, not as lost."""
+    [settlement] = await done(recorded, "one")
+    real, calls = recorded.real.settle, []
+
+    async def settle(settlements, **options):
+        calls.append(options.get("wait"))
+        if len(calls) == 1:
+            raise ValueError("odd")
+        if len(calls) == 2:
+            assert await real(settlements, worker=options["worker"]) == []
+            raise ValueError("the answer could not be read")
+        return await real(settlements, **options)
+
+    recorded.settle = settle
+    async with running(make_settler(recorded, heard)) as settler:
+        settler.put(settlement)
+        await heard.amount(AttemptEnded, 1)
+        await settler.flushed()
+    assert heard.of(SettleLost) == []
+    assert len(heard.of(SettleFailed)) == 2
+    assert len(calls) == 3

@@ -235,6 +235,10 @@ def test_a_run_that_nobody_asked_to_end_is_released() -> None:
     assert stops.tell(claim)
     assert stops.obeyed(claim)
     assert stops.outcome(claim) == Cancelled("cancelled while it ran by ada")
+    other = claim._replace(claim_id=uuid4())
+    assert not stops.tell(other)
+    assert not stops.obeyed(other), "another run of the same task, which nobody told anything"
+    assert isinstance(stops.outcome(other), Released)
     stops.forget(claim)
     assert not stops.obeyed(claim)
     assert isinstance(stops.outcome(claim), Released)
