@@ -287,12 +287,21 @@ def _change(key: str) -> str:
     return "\n".join(one for one in lines if one[:1] in "+-" and not one.startswith(("+++", "---")))
 
 
+def _make(path: Path, broken: Path) -> None:
+    """Make the mutants of a module. mutmut takes whatever is younger than its source for made, also half a file of a run that was cut off."""
+    made_of, digest = broken.with_suffix(".py.made"), sha256(path.read_bytes()).hexdigest()
+    if not made_of.exists() or made_of.read_text() != digest:
+        broken.unlink(missing_ok=True)
+        made = create_mutants_for_file(path, broken)
+        if made.error:
+            raise made.error
+        made_of.write_text(digest)
+
+
 def main(chosen: str, modules: Sequence[str], *, own: bool) -> int:
     """Make the mutants of these modules of one room, and try them: by the tests of the room, or by their own ones alone."""
     for path in map(_path, modules):
-        made = create_mutants_for_file(path, "mutants" / path)
-        if made.error:
-            raise made.error
+        _make(path, "mutants" / path)
     os.chdir("mutants")
     sys.path[:0] = [os.path.realpath("src"), os.path.realpath(".")]
     os.environ["MUTANT_UNDER_TEST"] = ""
