@@ -460,3 +460,17 @@ async def test_an_answer_that_was_lost_is_asked_for_in_line_too(recorded, heard,
     assert heard.of(SettleLost) == []
     assert len(heard.of(SettleFailed)) == 2
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("committed", [True, False])
+async def test_what_a_commit_without_an_answer_has_written_is_told(recorded, heard, committed):
+    """Of the two settlements that a run may have come to, the one that is in the ledger is announced, once."""
+    [perhaps] = await done(recorded, "one")
+    failed = decide(perhaps.claim, Failed(LedgerAwayError("the answer was lost")), STEADY)
+    if committed:
+        assert await recorded.real.settle([perhaps], worker="tester") == []
+    async with running(make_settler(recorded, heard)) as settler:
+        settler.put(failed, perhaps=perhaps)
+        await heard.amount(AttemptEnded, 1)
+        await settler.flushed()
+    assert heard.events == [AttemptEnded("redrive_task", perhaps if committed else failed)]

@@ -1,6 +1,8 @@
 """The worker, with real time: signals instead of sleeps, faults only where a real ledger cannot have them."""
 
 import asyncio
+import os
+import socket
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -1086,28 +1088,111 @@ async def test_a_due_row_that_is_locked_is_no_hot_loop(real_ledger, heard):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "said"),
     [
-        {"concurrency": 0},
-        {"concurrency": 10_001},
-        {"concurrency": True},
-        {"concurrency": 2.5},
-        {"batch": 0},
-        {"batch": 5_001},
-        {"lease": timedelta(milliseconds=999)},
-        {"poll": ZERO},
-        {"grace": timedelta(seconds=-1)},
-        {"retention": {State.DONE: timedelta(days=-1)}},
-        {"retention": {State.WAITING: timedelta(days=1)}},
+        ({"concurrency": 0}, "concurrency must be a whole number from 1 to 10,000, not 0"),
+        ({"concurrency": 10_001}, "concurrency must be a whole number from 1 to 10,000, not 10001"),
+        ({"concurrency": True}, "concurrency must be a whole number from 1 to 10,000, not True"),
+        ({"concurrency": 2.5}, "concurrency must be a whole number from 1 to 10,000, not 2.5"),
+        ({"batch": 0}, "batch must be a whole number from 1 to 5,000, not 0"),
+        ({"batch": 5_001}, "batch must be a whole number from 1 to 5,000, not 5001"),
+        ({"lease": timedelta(milliseconds=999)}, "lease must be at least 1 s, not 0:00:00.999000"),
+        ({"poll": timedelta(milliseconds=9)}, "poll must be at least 0.01 s, not 0:00:00.009000"),
+        ({"prune_every": timedelta(milliseconds=999)}, "prune_every must be at least 1 s, not 0:00:00.999000"),
+        ({"grace": timedelta(seconds=-1)}, "grace must"),
+        ({"retention": {State.DONE: timedelta(days=-1)}}, "retention"),
+        (
+            {"retention": {State.WAITING: timedelta(days=1)}},
+            "retention is for tasks that have ended, not for <State.WAITING: 'waiting'>",
+        ),
     ],
     ids=str,
 )
-def test_settings_out_of_range_are_refused(wrong):
-    """A setting that could not work is refused with its name."""
-    with pytest.raises((SettingsError, ValueError), match=next(iter(wrong))):
+def test_settings_out_of_range_are_refused(wrong, said):
+    """A setting that could not work is refused with its name and with what would."""
+    with pytest.raises((SettingsError, ValueError)) as refused:
         WorkerSettings(**wrong)
+    assert said in str(refused.value)
+
+
+def test_settings_at_their_limits_are_accepted():
+    """The least and the most that the refusals name are allowed, and a retention may be text."""
+    least = WorkerSettings(
+        concurrency=1, batch=1, lease=SECOND, poll=timedelta(milliseconds=10), grace=ZERO, prune_every=SECOND
+    )
+    assert (least.concurrency, least.batch, least.grace) == (1, 1, ZERO)
+    most = WorkerSettings(concurrency=10_000, batch=5_000, retention={State.DONE: "7d"})
+    assert (most.concurrency, most.batch, most.retention) == (10_000, 5_000, {State.DONE: timedelta(days=7)})
 
 
 def test_worker_names_differ():
-    """Two workers of one process have names of their own."""
+    """Two workers of one process have names of their own, which say where they run."""
     assert worker_name() != worker_name()
+    host, pid, letters = worker_name().rsplit(":", 2)
+    assert (host, pid, len(letters)) == (socket.gethostname()[:40], str(os.getpid()), 6)
+
+
+async def test_a_worker_says_what_it_holds(real_ledger, heard, gate):
+    """By kind, and since when; what it was made with, too."""
+    await add(real_ledger, "a", "b")
+    async with working(
+        real_ledger, handlers_of(job=gate, pay=gate), heard=heard, concurrency=7, lease=SECOND * 9
+    ) as worker:
+        await gate.until_started(2)
+        await add(real_ledger, "c", kind="pay")
+        await gate.until_started(3)
+        assert worker.holds() == {"job": 2, "pay": 1}
+        since = worker.held_since()
+        assert since == min(event.claim.claimed_at for event in heard.of(AttemptStarted))
+        assert since < max(event.claim.claimed_at for event in heard.of(AttemptStarted))
+        assert (worker.slots, worker.lease, worker.ledger_name) == (7, SECOND * 9, "redrive_task")
+        gate.let_out()
+        await heard.amount(AttemptEnded, 3)
+        assert (worker.holds(), worker.held_since(), worker.running) == ({}, None, 0)
+
+
+async def test_the_next_tasks_are_sent_for_while_these_start(real_ledger, heard, monkeypatch):
+    """A claim that fills the batch is followed by the next before its tasks run, as far as there are slots for it."""
+    monkeypatch.setattr(module, "AHEAD_FROM", 4)
+    asked, seen = [], []
+    spied = Faulty(real_ledger)
+
+    async def claim(limit, lease, **options):
+        asked.append(limit)
+        return await real_ledger.claim(limit, lease, **options)
+
+    async def handle(task):
+        seen.append(list(asked))
+
+    spied.claim = claim
+    await add(real_ledger, *(f"k{number}" for number in range(4)))
+    async with working(spied, handlers_of(job=handle), heard=heard, concurrency=8, batch=4):
+        await heard.amount(AttemptEnded, 4)
+    assert seen[0] == [4, 4], "the second was asked for before the first of the tasks ran"
+
+
+@pytest.mark.parametrize("why", ["not full", "no slots", "suspects"])
+async def test_nothing_is_sent_for_ahead_without_need(real_ledger, heard, monkeypatch, why):
+    """A claim that came back with room left the ledger empty; with no slots, or with suspects, nothing more may come."""
+    monkeypatch.setattr(module, "AHEAD_FROM", 4)
+    asked, seen = [], []
+    spied = Faulty(real_ledger)
+
+    async def claim(limit, lease, **options):
+        asked.append(limit)
+        return await real_ledger.claim(limit, lease, **options)
+
+    async def handle(task):
+        seen.append(list(asked))
+
+    spied.claim = claim
+    if why == "suspects":
+        await lose(real_ledger, "s")
+    await add(real_ledger, *(f"k{number}" for number in range(3)))
+    slots = {"not full": 12, "no slots": 7, "suspects": 8}[why]
+    batch = {"not full": 5, "no slots": 4, "suspects": 4}[why]
+    if why == "no slots":
+        await add(real_ledger, "k3")
+    async with working(spied, handlers_of(job=handle), heard=heard, concurrency=slots, batch=batch):
+        await heard.amount(AttemptEnded, 4 if why != "not full" else 3)
+    assert len(seen[0]) == 1
