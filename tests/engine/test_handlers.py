@@ -1,11 +1,14 @@
 """Which function handles which kind."""
 
 import functools
+from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from redrive.core.effect import Effect
 from redrive.core.policy import Policy
 from redrive.core.task import Task
 from redrive.engine.context import Context
@@ -269,3 +272,228 @@ def test_prefixes():
     """What patterns begin with, each once and without those that another one covers; a star in front says nothing."""
     made = handlers("mail.*", "mail.in.*", "call", "*", "*.z", "a*b*c", "ab*")
     assert made.prefixes == ["a", "mail."]
+
+
+@dataclass
+class Invoice:
+    number: int
+
+
+async def typed(task: Task[Invoice]):
+    """A handler of payloads of a type."""
+
+
+async def probe(task):
+    """Nothing happened."""
+
+
+@pytest.mark.parametrize(
+    ("flag", "function", "options"),
+    [
+        ("has_transactional", coroutine, {"transactional": True}),
+        ("has_gates", coroutine, {"gate": "bank"}),
+        ("has_typed", typed, {}),
+        ("has_effects", with_context, {"effect": Effect(probe=probe)}),
+    ],
+)
+def test_what_some_handlers_need_is_known(flag, function, options):
+    """Nothing is prepared for transactions, gates, typed payloads or effects while no handler needs it."""
+    made = handlers("plain", "a.*")
+    assert getattr(made, flag) is False
+    made.add(on("job", function, **options))
+    assert getattr(made, flag) is True
+    made.add(on("other"))
+    assert getattr(made, flag) is True
+    assert handlers("a.*", "*.b").has_open_patterns
+    assert not made.has_open_patterns
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "plain"),
+    [
+        (coroutine, {}, True),
+        (lambda task: None, {}, False),
+        (coroutine, {"timeout": "1s"}, False),
+        (with_context, {}, False),
+        (typed, {}, False),
+    ],
+)
+def test_a_plain_call_needs_no_preparation(function, options, plain):
+    """Async, without context, timeout or type: such a handler is called with its task and nothing else."""
+    assert on("job", function, **options).is_plain is plain
+
+
+def test_the_kind_of_a_function():
+    """A function stands for the one kind that it handles, also behind a decorator; otherwise it is said why it does not."""
+    made = Handlers()
+    decorated = functools.wraps(coroutine)(undecorated(coroutine))
+    for kind, function in {"a": decorated, "b": with_context, "c": with_context, "d.*": probe}.items():
+        made.add(on(kind, function))
+    assert made.kind_of(coroutine) == made.kind_of(decorated) == "a"
+    for function, said in (
+        (with_context, "with_context() handles b, c: say as text which kind is meant"),
+        (probe, "probe() handles d.*: say as text which kind is meant"),
+        (typed, "typed() is not a handler here: register it with @app.handler, or name the kind as text"),
+        (Plain(), "Plain() is not a handler here: register it with @app.handler, or name the kind as text"),
+    ):
+        with pytest.raises(HandlerError) as refused:
+            made.kind_of(function)
+        assert str(refused.value) == said
+
+
+def test_a_gate_is_text_or_a_function():
+    """Text names one gate for all tasks of the kind, a function names it for each; anything else is refused."""
+    assert on("job").gate is None
+    fixed, own = on("job", gate="bank").gate, on("job", gate=lambda payload: payload["bank"]).gate
+    assert fixed is not None
+    assert own is not None
+    assert (fixed({}), own({"bank": "DE"})) == ("bank", "DE")
+
+
+async def test_the_probe_of_an_effect_is_called_as_a_handler_is():
+    """With the policy and the timeout of the effect; without an effect there is none."""
+    policy = Policy(attempts=9)
+    made = on("job", with_context, effect=Effect(probe=probe, policy=policy, timeout="3s"))
+    assert made.probe is not None
+    assert (made.probe.kind, made.probe.function, made.probe.policy) == ("job", probe, policy)
+    assert made.probe.timeout == timedelta(seconds=3)
+    assert on("job", with_context).probe is None
+
+
+class Nameless:
+    def __call__(self, task, context, more):
+        """A callable object with too many parameters."""
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "said"),
+    [
+        (coroutine, {"gate": 7}, "the gate of 'job' must be text or a function of the payload, not 7"),
+        (
+            lambda task: None,
+            {"timeout": "1s"},
+            "the handler of 'job' is a plain function, which no timeout can stop: make it async",
+        ),
+        (
+            with_context,
+            {"effect": "paid"},
+            "the effect of 'job' must be an Effect, such as Effect(probe=was_paid), not 'paid'",
+        ),
+        (
+            with_context,
+            {"effect": Effect(probe=probe), "transactional": True},
+            "the handler of 'job' is transactional, so its own transaction would hold the mark of its effect back: "
+            "choose one of the two",
+        ),
+        (
+            coroutine,
+            {"effect": Effect(probe=probe)},
+            "the handler of 'job' has an effect: let it take (task, context), for context.effect()",
+        ),
+        (7, {}, "the handler of 'job' must be a function, a method or a callable object, not 7"),
+        (generator, {}, "generator() is a generator, so calling it would run nothing: take the yield out of it"),
+        (min, {}, "the parameters of min() cannot be read: wrap it in a function of (task)"),
+        (
+            functools.partial(send),
+            {},
+            "a handler takes (task) or (task, context), but send() takes (task, invoice, mailer): "
+            "give mailer a default, or bind it with functools.partial",
+        ),
+        (
+            lambda task, context, more, *, named: None,
+            {},
+            "a handler takes (task) or (task, context), but <lambda>() takes (task, context, more, *, named): "
+            "give more, named a default, or bind it with functools.partial",
+        ),
+        (
+            Nameless(),
+            {},
+            "a handler takes (task) or (task, context), but Nameless() takes (task, context, more): "
+            "give more a default, or bind it with functools.partial",
+        ),
+        (
+            two_fields,
+            {},
+            "a handler takes (task) or (task, context), but two_fields() takes (order, email): "
+            "the second gets the context; take email out of task.payload, or say email: Context",
+        ),
+        (
+            lambda *args: None,
+            {},
+            "a handler takes (task) or (task, context), but <lambda>() takes (*args): "
+            "name its parameters; a decorator passes them on with functools.wraps",
+        ),
+        (
+            lambda: None,
+            {},
+            "a handler takes (task) or (task, context), but <lambda>() takes (): give it a parameter for the task",
+        ),
+        (
+            lambda context: None,
+            {},
+            "a handler takes (task) or (task, context), but <lambda>() takes (context): the task comes first",
+        ),
+    ],
+)
+def test_a_refusal_names_the_function_and_the_remedy(function, options, said):
+    """Whoever registers a handler that cannot work reads which one it is, what is wrong with it, and what would do."""
+    with pytest.raises(HandlerError) as refused:
+        on("job", function, **options)
+    assert str(refused.value) == said
+
+
+def test_a_second_handler_is_told_what_to_do():
+    """The message names the kind and the way out."""
+    with pytest.raises(HandlerError) as refused:
+        handlers("mail", "mail")
+    assert str(refused.value) == "there is a handler for 'mail' already: give the second one another kind"
+
+
+async def any_second(task, thing: Any):
+    """A second parameter that may be anything."""
+
+
+async def ctx_second(job, ctx):
+    """A context by another name."""
+
+
+async def hidden_second(job, _unused):
+    """A second parameter that nobody looks at."""
+
+
+async def bare_second(task, thing):
+    """Not annotated, behind a task."""
+
+
+async def bare_both(order, thing):
+    """Not annotated, behind something else."""
+
+
+async def renamed(job: Task, thing):
+    """A task by its annotation."""
+
+
+async def a_context_subclass(job: Task, thing: "MyContext"):  # noqa: F821
+    """Annotated as somebody's own context."""
+
+
+@pytest.mark.parametrize(
+    ("function", "fits"),
+    [
+        (any_second, True),
+        (ctx_second, True),
+        (hidden_second, True),
+        (bare_second, True),
+        (bare_both, False),
+        (renamed, True),
+        (a_context_subclass, True),
+        (a_typed_field, False),
+    ],
+)
+def test_a_second_parameter_is_a_context_or_data(function, fits):
+    """Its name or its annotation says so, or that the first is a task; two fields of a payload are refused."""
+    if fits:
+        assert on("job", function).takes_context
+        return
+    with pytest.raises(HandlerError, match=r"take .* out of task.payload"):
+        on("job", function)

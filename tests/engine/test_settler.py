@@ -410,7 +410,7 @@ async def test_few_that_wait_are_no_reason_to_stop_claiming(recorded, heard, qui
         assert settler.unwritten == 0
 
 
-@pytest.mark.parametrize(("amount", "seconds"), [(1, 2.0), (8, 0.5), (200, 0.05)])
+@pytest.mark.parametrize(("amount", "seconds"), [(1, 2.0), (8, 0.5), (100, 0.05)])
 async def test_a_place_in_the_line_is_shared(recorded, heard, quickly, amount, seconds):
     """One stands there for two seconds at most; the more there are that wait, the sooner the next has its turn."""
     keys = [f"k{number}" for number in range(amount)]
