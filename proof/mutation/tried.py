@@ -5,8 +5,8 @@
 mutmut makes the mutants. It would start pytest anew for each; here pytest collects the tests once, runs them once to learn which test
 reaches which function, and is then forked for each mutant. The child runs those tests until one fails: those of the module's own test
 file, and after them the quickest of the others for a second. So a mutant that survived may still be noticed by a slower test.
-Now and then a child has no mutant at all: a test that fails there would tell of no mutant either. A test that failed in a process that
-waited long for a processor may have run out of patience, so that mutant is tried again.
+Now and then a child has no mutant at all: a test that fails there would tell of no mutant either. Where a test ran out of its patience
+in a process that had waited long for a processor, the mutant is tried again.
 The modules have their turns, some mutants of each in the order of `drawn`. Each end is a line of `ended.jsonl`. A mutant that was killed
 stays killed until its module changes; the others are tried again.
 """
@@ -58,7 +58,8 @@ TESTED_IN = {
     "worker": {"worker", "until_idle"},
 }  # fmt: skip
 """Modules whose tests stand in files of other names."""
-STATED = {0: "survived", 1: "killed", -signal.SIGKILL: "timed out", -signal.SIGXCPU: "timed out"}
+IMPATIENT = 3
+STATED = {0: "survived", 1: "killed", IMPATIENT: "killed", -signal.SIGKILL: "timed out", -signal.SIGXCPU: "timed out"}
 """What the exit code of a child says; any other means that the process itself went down, which is hard to overlook: killed."""
 
 
@@ -125,6 +126,7 @@ class Trial:
     def __init__(self, modules: Sequence[str]) -> None:
         self.modules = modules
         self.failed: set[str] = set()
+        self.impatient = False
         self.reached: dict[str, list[pytest.Item]] = defaultdict(list)
         self.took: dict[pytest.Item, float] = {}
         self.lasted: dict[pytest.Item, float] = {}
@@ -143,6 +145,10 @@ class Trial:
         if report.failed:
             self.failed.add(report.nodeid)
 
+    def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
+        """A test says that it has waited for too long."""
+        self.impatient = self.impatient or (call.excinfo is not None and call.excinfo.errisinstance(TimeoutError))
+
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self._learn(session.items)
         for name in sorted(self.failed):
@@ -150,6 +156,7 @@ class Trial:
         if len(self.failed) > len(session.items) * FAILING_SHARE_MAX:
             raise session.Failed
         self.failed.clear()
+        self.impatient = False
         self.left.extend((key, 1) for key in _keys(self.modules, self.digests))
         forked = 0
         while self.left or self.running:
@@ -213,7 +220,7 @@ class Trial:
                     break
         except BaseException:
             os._exit(1)
-        os._exit(bool(self.failed))
+        os._exit(IMPATIENT if self.failed and self.impatient else bool(self.failed))
 
     def _chosen(self, key: str) -> list[pytest.Item]:
         own = _tests_of(_module(key))
@@ -233,17 +240,18 @@ class Trial:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del self.running[pid]
-                self._conclude(child, STATED.get(os.waitstatus_to_exitcode(status), "killed"))
+                self._conclude(child, os.waitstatus_to_exitcode(status))
             elif child.hangs():
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.005)
 
-    def _conclude(self, child: Child, end: str) -> None:
+    def _conclude(self, child: Child, code: int) -> None:
+        if code == IMPATIENT and child.starves():
+            if child.tries < TRIES_MAX:
+                self.left.append((child.key, child.tries + 1))
+            return
+        end = STATED.get(code, "killed")
         if end == "killed":
-            if child.starves():
-                if child.tries < TRIES_MAX:
-                    self.left.append((child.key, child.tries + 1))
-                return
             self.kills[child.items[child.test()]] += 1
         self._write(child.key, child.mutant, end, time.monotonic() - child.began)
 

@@ -241,3 +241,32 @@ async def test_cancelled_run_rolls_back(ledger, claim, run, effects):
     assert await effects() == []
     async with asyncio.timeout(60):
         assert await ledger.settle([decide(claim, Done(), STEADY)], worker="bench") == []
+
+
+async def test_an_error_before_the_call_that_is_not_the_ledgers_is_charged(ledger, claim, run):
+    """A transaction that cannot be opened for any other reason would be tried for ever if nobody charged it."""
+    faulty = Faulty(ledger)
+
+    @asynccontextmanager
+    async def transaction():
+        raise ValueError("odd")
+        yield
+
+    faulty.transaction = transaction
+    ran = await run(write, on=faulty)
+    assert (ran.settlement.outcome, ran.settlement.failures, ran.settlement.error) == ("failed", 1, "ValueError: odd")
+    assert ran.perhaps is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_transactional_run_says_how_long_it_took(ledger, claim, run, effects, fails):
+    """Whether it was written with its transaction or is still to be written."""
+
+    async def handle(task, context):
+        await asyncio.sleep(0.02)
+        if fails:
+            raise ValueError("odd")
+
+    ran = await run(handle)
+    assert ran.settlement.elapsed >= timedelta(milliseconds=15)
+    assert ran.written is not fails
