@@ -12,7 +12,7 @@ import gc
 import statistics
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import TypeVar
@@ -31,6 +31,7 @@ from redrive.core.decide import decide
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
 from redrive.lane import make_task
+from redrive.operator.ports import OperatorLedger
 
 FEW = 1_000
 ROUNDS = 100
@@ -67,34 +68,47 @@ async def grow(app: Redrive, before: int, amount: int) -> None:
         await app.database.rebuild(lambda connection: connection.execute(text("ANALYZE redrive_task")))
 
 
-async def costs(app: Redrive, name: str, kinds: Sequence[str]) -> dict[str, float]:
-    """The median milliseconds of an add, a claim and a settlement of a hundred."""
-    ledger, times = await app.tasks.ledger(), dict[str, list[float]]()
+class Costs:
+    """The milliseconds of an add, a claim and a settlement of a hundred, in one database."""
 
-    async def timed(what: str, call: Callable[[], Awaitable[T]]) -> T:
-        began = time.perf_counter()
-        came = await call()
-        times.setdefault(what, []).append((time.perf_counter() - began) * 1000)
-        return came
+    def __init__(self, app: Redrive, ledger: OperatorLedger, name: str, kinds: Sequence[str]) -> None:
+        self._app, self._ledger, self._name, self._kinds = app, ledger, name, kinds
+        self._times: dict[str, list[float]] = {}
 
-    for number in range(ROUNDS):
-        new = [make_task("tick", n, key=f"{name}-{number}-{n}") for n in range(BATCH)]
-        await timed("add", lambda new=new: app.add_many(new))  # type: ignore[misc]
-        claims = await timed("claim", lambda: ledger.claim(BATCH, seconds(30), kinds=kinds))
+    async def round(self, number: int) -> None:
+        """Each once."""
+        new = [make_task("tick", n, key=f"{self._name}-{number}-{n}") for n in range(BATCH)]
+        await self._timed("add", self._app.add_many(new))
+        claims = await self._timed("claim", self._ledger.claim(BATCH, seconds(30), kinds=self._kinds))
         assert len(claims) == BATCH
         settled = [decide(claim, Done(), Policy()) for claim in claims]
-        await timed("settle", lambda settled=settled: ledger.settle(settled, worker="bench"))  # type: ignore[misc]
-    return {what: statistics.median(each[ROUNDS // 10 :]) for what, each in times.items()}
+        await self._timed("settle", self._ledger.settle(settled, worker="bench"))
+
+    def medians(self) -> dict[str, float]:
+        return {what: statistics.median(each[ROUNDS // 10 :]) for what, each in self._times.items()}
+
+    async def _timed(self, what: str, call: Awaitable[T]) -> T:
+        began = time.perf_counter()
+        came = await call
+        self._times.setdefault(what, []).append((time.perf_counter() - began) * 1000)
+        return came
 
 
-async def flat(url: str, store: str, rows: int) -> list[Limit]:
-    """The costs with many rows beside those with few, and with many kinds beside those with one."""
-    async with Redrive(url) as app:
-        await grow(app, 0, FEW)
-        few = await costs(app, "few", ["tick"])
-        handlers = await costs(app, "handlers", ["tick", *(f"kind-{n}" for n in range(999))])
-        await grow(app, FEW, rows)
-        many = await costs(app, "many", ["tick"])
+async def flat(small: str, large: str, store: str, rows: int) -> list[Limit]:
+    """The costs with many rows beside those with few, and with many kinds beside those with one. They take turns, so that a busy moment meets all of them."""
+    async with Redrive(small) as few_rows, Redrive(large) as many_rows:
+        await grow(few_rows, 0, FEW)
+        await grow(many_rows, 0, rows)
+        kinds = ["tick", *(f"kind-{n}" for n in range(999))]
+        turns = [
+            Costs(few_rows, await few_rows.tasks.ledger(), "few", ["tick"]),
+            Costs(few_rows, await few_rows.tasks.ledger(), "handlers", kinds),
+            Costs(many_rows, await many_rows.tasks.ledger(), "many", ["tick"]),
+        ]
+        for number in range(ROUNDS):
+            for each in turns:
+                await each.round(number)
+        few, handlers, many = (each.medians() for each in turns)
     limits = [
         Limit(f"{what} with {rows:,} parked, done and dead / with {FEW:,} ({few[what]:.2f} ms)", store, round(many[what] / few[what], 2), "×", FLAT_BOUND)
         for what in few
@@ -186,7 +200,8 @@ def measure(options: argparse.Namespace, console: Console) -> list[Limit]:
                 limits.append(sizes(fresh(running, store, "updates"), options.updates))
                 running.postgres.drop("updates")
             console.print(f"{store}: {options.rows:,} rows", highlight=False)
-            limits += uvloop.run(flat(fresh(running, store, "rows"), store, options.rows))
+            small, large = fresh(running, store, "few"), fresh(running, store, "rows")
+            limits += uvloop.run(flat(small, large, store, options.rows))
     return limits
 
 
