@@ -70,6 +70,7 @@ def _run(room: str, names: Sequence[str], said: Sequence[str]) -> None:
     if "--anew" in said:
         shutil.rmtree(place, ignore_errors=True)
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    shutil.rmtree(place / "mutants" / "tests", ignore_errors=True)  # a file may have another name now
     broken = {f"src/redrive/{one.replace('.', '/')}.py" for one in names}
     for name in listed.splitlines():
         if name.startswith(("src/", "tests/", "bench/", "proof/", "pyproject.toml", "README.md")):

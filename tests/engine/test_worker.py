@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -1084,6 +1085,150 @@ async def test_a_due_row_that_is_locked_is_no_hot_loop(real_ledger, heard):
             await heard.amount(AttemptEnded, 1)
 
 
+class Due:
+    """A ledger that says when the next task is due, or raises."""
+
+    name = "tasks"
+    transactions_max = 9
+    effects = None
+
+    def __init__(self, due, *, gates=False):
+        self.due = due
+        self.gates = gates
+        self.asked = []
+
+    async def next_due(self, *, kinds):
+        self.asked.append(kinds)
+        if isinstance(self.due, Exception):
+            raise self.due
+        return self.due
+
+    async def paused_kinds(self):
+        return ()
+
+    async def uses_gates(self, *, anew=False):
+        return self.gates
+
+    async def discover(self, *, lately=False):
+        self.asked.append("discover")
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("due", "hears_due", "gates", "seconds"),
+    [
+        (None, False, False, 7.0),
+        (timedelta(0), True, False, 7.0),
+        (ValueError("odd"), False, False, 7.0),
+        (timedelta(seconds=9), False, False, 7.0),
+        (timedelta(seconds=3), False, False, 3.0),
+        (timedelta(microseconds=1), False, False, 0.001),
+        (timedelta(0), False, False, 0.02),
+        (None, False, True, 0.5),
+        (timedelta(seconds=0.25), False, True, 0.25),
+    ],
+)
+async def test_how_long_there_is_nothing_to_do(due, hears_due, gates, seconds):
+    """Until the next task is due, at most the poll; where there are gates half a second at most, where the store tells of what is due the poll."""
+    ledger = Due(due)
+    worker = Worker(ledger, handlers_of(job=ignore), WorkerSettings(poll=timedelta(seconds=7)))
+    worker._looks.in_use = gates
+    waiter = SimpleNamespace(hears_due=hears_due)
+    assert (await worker._idle_time(waiter)).total_seconds() == seconds
+    assert ledger.asked == ([] if hears_due else [["job"]])
+
+
+@pytest.mark.parametrize(
+    ("due", "gates", "idle"),
+    [(None, False, True), (timedelta(0), False, False), (timedelta(microseconds=1), False, True), (None, True, True)],
+)
+async def test_when_a_run_until_idle_is_over(due, gates, idle):
+    """Nothing is due any more; where there are gates they are looked for first."""
+    ledger = Due(due, gates=gates)
+    worker = Worker(ledger, handlers_of(job=ignore))
+    assert await worker._is_idle() is idle
+    assert ledger.asked == [*(["discover"] if gates else []), ["job"]]
+
+
+async def test_a_settler_that_is_behind_holds_up_the_next_claims(real_ledger, heard, monkeypatch):
+    """What is not written yet is kept in memory: beyond some batches of it nothing more is claimed."""
+    monkeypatch.setattr(module, "UNWRITTEN_BATCHES_MAX", 0)
+    asked, spied = spying(real_ledger)
+    settling, write = asyncio.Event(), asyncio.Event()
+
+    async def settle(settlements, **options):
+        settling.set()
+        await write.wait()
+        return await real_ledger.settle(settlements, **options)
+
+    spied.settle = settle
+    await add(real_ledger, "one")
+    async with working(spied, handlers_of(job=ignore), heard=heard, poll=timedelta(milliseconds=10)) as worker:
+        await settling.wait()
+        await add(real_ledger, "two")
+        while worker._napping is not None or worker._asking is not None:
+            await asyncio.sleep(0.001)
+        before = len(asked)
+        for _ in range(50):
+            await asyncio.sleep(0.001)
+        assert len(asked) == before
+        assert (await real_ledger.get_by_key("two")).state is State.WAITING
+        write.set()
+        await heard.amount(AttemptEnded, 2)
+
+
+async def test_a_lease_that_cannot_be_extended_is_tried_again(real_ledger, heard, gate):
+    """While the ledger is away the handler goes on, and nothing is lost if it is back before the lease ends."""
+    faulty, away, extended = Faulty(real_ledger), [1, 1], asyncio.Event()
+
+    async def extend(claims, lease):
+        if away:
+            away.pop()
+            raise LedgerAwayError("gone")
+        extended.set()
+        return await real_ledger.extend(claims, lease)
+
+    faulty.extend = extend
+    await add(real_ledger, "one")
+    async with working(faulty, handlers_of(job=gate), heard=heard, lease=timedelta(seconds=2), poll=NEVER):
+        await gate.until_started(1)
+        async with asyncio.timeout(60):
+            await extended.wait()
+        gate.let_out()
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert (ended.settlement.outcome, gate.cancelled) == ("done", [])
+    assert "gone" in heard.of(LedgerAway)[0].error
+
+
+async def test_a_worker_ends_though_nothing_can_be_written(real_ledger, heard, monkeypatch):
+    """A ledger that stays away holds up no worker that stops: the lease brings back what was not written. Its threads end too."""
+    monkeypatch.setattr(module, "CANCEL_PATIENCE_SECONDS", 0.05)
+    faulty = Faulty(real_ledger)
+
+    async def settle(*_arguments, **_options):
+        raise LedgerAwayError("gone")
+
+    faulty.settle = settle
+    [id_] = await add(real_ledger, "one")
+    async with working(faulty, handlers_of(job=ignore), heard=heard, grace=ZERO) as worker:
+        await heard.amount(LedgerAway, 1)
+    assert (await real_ledger.get(id_)).state is State.CLAIMED
+    with pytest.raises(RuntimeError, match="shutdown"):
+        worker._threads.submit(ignore, None)
+
+
+async def test_a_blocked_loop_is_laid_to_all_where_nobody_knows(real_ledger, heard, gate):
+    """The task of the loop that blocks may have been started by any of the handlers that run."""
+    await add(real_ledger, "a")
+    await add(real_ledger, "b", kind="pay")
+    async with working(real_ledger, handlers_of(job=gate, pay=gate), heard=heard) as worker:
+        await gate.until_started(2)
+        assert worker._kinds_of(None) == ("job", "pay")
+        gate.let_out()
+        await heard.amount(AttemptEnded, 2)
+        assert worker._kinds_of(None) == ()
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
@@ -1128,7 +1273,8 @@ def test_settings_at_their_limits_are_accepted():
 def test_worker_names_differ():
     """Two workers of one process have names of their own, which say where they run."""
     assert worker_name() != worker_name()
-    host, pid, letters = worker_name().rsplit(":", 2)
+    assert Worker(Due(None), handlers_of(job=ignore), name="w7").name == "w7"
+    host, pid, letters = Worker(Due(None), handlers_of(job=ignore)).name.rsplit(":", 2)
     assert (host, pid, len(letters)) == (socket.gethostname()[:40], str(os.getpid()), 6)
 
 

@@ -6,11 +6,13 @@ from datetime import timedelta
 import pytest
 
 from redrive.core.backoff import Fixed
+from redrive.core.gate_rules import read_rule
 from redrive.core.jitter import none
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import NewTask
 from redrive.engine.worker import Worker, WorkerSettings
+from redrive.ports import Actor
 from tests.engine.workbench import STEADY, add, handlers_of
 
 SOON = timedelta(seconds=60)
@@ -72,3 +74,21 @@ async def test_old_tasks_are_pruned(ledger, clock):
     clock.advance(timedelta(days=2))
     await run_to_idle(ledger, handlers, retention={State.DONE: timedelta(days=1)})
     assert await ledger.get(id_) is None
+
+
+async def test_what_is_behind_a_gate_is_run_too(ledger):
+    """One at a time, as its gate says, and the run is over when none is left."""
+    added = await ledger.add([NewTask(kind="job", key=f"k{number}", gate="bank:DE") for number in range(3)])
+    await ledger.set_rule("bank:DE", read_rule(concurrency=1), Actor(name="ada", reason="narrow"))
+    inside, most = 0, 0
+
+    async def handle(task):
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        await asyncio.sleep(0)
+        inside -= 1
+
+    await run_to_idle(ledger, handlers_of(job=handle))
+    assert [(await ledger.get(one.id)).state for one in added] == [State.DONE] * 3
+    assert most == 1
