@@ -320,7 +320,7 @@ def _sent(store: str, served: Served, amount: int, what: str, send: Callable[[in
     return Found(
         tried=f"{store}: {amount:,} {what}, {SENDERS} connections",
         figure=f"{sum(faults.values())} answers of 5xx or none at all; {told}; memory {begun:.0f} MiB, {grown:+.0f} after its first fifth; "
-        f"/health {watched.slowest * 1000:.0f} ms at most, {watched.failed} of {len(watched.seconds)} failed",
+        f"/health {watched.slowest * 1000:.0f} ms at most beside waiting for a processor, {watched.failed} of {len(watched.seconds)} failed",
         holds=not faults and grown <= GROWTH_MIB_MAX and watched.slowest <= HEALTH_SECONDS_MAX and not watched.failed,
     )
 

@@ -35,7 +35,7 @@ def strangers(short: bool) -> Iterator[Found]:
             yield Found(
                 tried=tried,
                 figure=f"memory +{grown:.0f} MiB, {computed:.1f} s of CPU, {watched.files} files, "
-                f"/health {watched.slowest * 1000:.0f} ms at most, {watched.failed} of {len(watched.seconds)} failed",
+                f"/health {watched.slowest * 1000:.0f} ms at most beside waiting for a processor, {watched.failed} of {len(watched.seconds)} failed",
                 holds=grown <= GROWTH_MIB_MAX and watched.slowest <= HEALTH_SECONDS_MAX and not watched.failed,
             )
 

@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     from proof.odd_messages import amqp_messages_alone, sqs_bodies_alone
     from proof.odd_requests import SETTINGS, try_odd_requests
     from proof.odd_rows import ODD_ROWS, try_odd_rows
-    from proof.service import serving
+    from proof.service import queued, serving
     from proof.simulation import Lived
 
 RAN = Scenario(name="ran", promise="a promise", run=lambda _short: iter(()))
@@ -143,6 +143,13 @@ def test_a_simulation_goes_on_where_it_was_ended_unless_the_code_is_another(tmp_
     lived.write(kept)
     assert Lived.read(kept, "this code") == lived
     assert Lived.read(kept, "other code") == Lived("other code")
+
+
+def test_what_a_busy_machine_takes_is_no_delay_of_the_service(tmp_path: Path) -> None:
+    """The time for which a process stood in the queue for a processor is known, where the system counts it."""
+    (tmp_path / "schedstat").write_text("700 2500000000 3\n")
+    assert queued(str(tmp_path / "schedstat")) == 2.5
+    assert queued(str(tmp_path / "none")) == 0.0
 
 
 # --- a little of what full runs do much of: the seed is always the same ---------------------------------------------------
