@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -25,6 +26,8 @@ from proof.service import Served, serving, watching
 from redrive.settings import SYSTEMS
 
 INPUTS, SHORT = 1_000_000, 2_000
+EXAMPLES = 30
+"""Of each operation in each phase of schemathesis."""
 RAW_SHARE = 0.2
 """How many of them are bytes that need not even be a request."""
 SENDERS = 4
@@ -257,23 +260,31 @@ def raw_bytes(rng: random.Random) -> bytes:
 
 @scenario("bad requests hurt nobody")
 def odd_requests(short: bool) -> Iterator[Found]:
-    """A million requests by the service's own description and byte by byte, and schemathesis beside them; memory and /health are watched."""
+    """A million requests by the service's own description and byte by byte; memory and /health are watched."""
     amount = (SHORT if short else sized(INPUTS)) // len(STORES)
     for store in STORES:
-        systems = [name for name in SYSTEMS if name != "relay"]
-        with (
-            ground_on(store, systems, in_memory=True) as ground,
-            serving(url=ground.url, environment=SETTINGS) as served,
-        ):
-            yield from try_odd_requests(store, served, chance(), amount, with_schemathesis=not short)
+        with _served(store) as served:
+            yield from try_odd_requests(store, served, chance(), amount)
 
 
-def try_odd_requests(
-    store: str, served: Served, rng: random.Random, amount: int, *, with_schemathesis: bool
-) -> Iterator[Found]:
+@scenario("bad requests hurt nobody: schemathesis")
+def schemathesis(short: bool) -> Iterator[Found]:
+    """All phases of it, the stateful one among them, over the whole description."""
+    for store in STORES:
+        with _served(store) as served:
+            yield _by_schemathesis(store, served, chance().getrandbits(31), 1 if short else sized(EXAMPLES))
+
+
+@contextmanager
+def _served(store: str) -> Iterator[Served]:
+    systems = [name for name in SYSTEMS if name != "relay"]
+    with ground_on(store, systems, in_memory=True) as ground, serving(url=ground.url, environment=SETTINGS) as served:
+        yield served
+
+
+def try_odd_requests(store: str, served: Served, rng: random.Random, amount: int) -> Iterator[Found]:
     """So many requests to a service."""
-    address = f"http://127.0.0.1:{served.port}/openapi.json"
-    described = httpx.get(address, timeout=PATIENCE_SECONDS).json()
+    described = httpx.get(_description(served), timeout=PATIENCE_SECONDS).json()
     raw = int(amount * RAW_SHARE)
     seeds = [rng.getrandbits(64) for _ in range(SENDERS)]
 
@@ -285,8 +296,6 @@ def try_odd_requests(
 
     yield _sent(store, served, amount - raw, "requests by its description", by_description)
     yield _sent(store, served, raw, "times bytes that need not be a request", by_bytes)
-    if with_schemathesis:
-        yield _by_schemathesis(store, address, rng.getrandbits(31))
 
 
 def _sent(store: str, served: Served, amount: int, what: str, send: Callable[[int], Counter[str]]) -> Found:
@@ -404,11 +413,15 @@ def _by_bytes(served: Served, seed: int, amount: int) -> Counter[str]:
     return answers
 
 
-def _by_schemathesis(store: str, address: str, seed: int) -> Found:
-    """All phases of it, the stateful one among them; endpoints are left out, whose addresses it would make up."""
+def _description(served: Served) -> str:
+    return f"http://127.0.0.1:{served.port}/openapi.json"
+
+
+def _by_schemathesis(store: str, served: Served, seed: int, examples: int) -> Found:
+    """Endpoints are left out, whose addresses it would make up."""
     command = [
-        str(Path(sys.executable).with_name("schemathesis")), "run", address, "--header", f"X-API-Key: {ADMIN}", "--checks", "not_a_server_error",
-        "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", "30", "--seed", str(seed), "--exclude-path-regex", "endpoints",
+        str(Path(sys.executable).with_name("schemathesis")), "run", _description(served), "--header", f"X-API-Key: {ADMIN}", "--checks", "not_a_server_error",
+        "--phases", "examples,coverage,fuzzing,stateful", "--max-examples", str(examples), "--seed", str(seed), "--exclude-path-regex", "endpoints",
         "--exclude-path", "/ready", "--no-color", "--request-timeout", "30", "--continue-on-failure",
     ]  # fmt: skip
     ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=MEMORY if MEMORY.is_dir() else None)
@@ -420,7 +433,7 @@ def _by_schemathesis(store: str, address: str, seed: int) -> Found:
     if ran.returncode:
         print("\n".join(said[-80:]))
     return Found(
-        tried=f"{store}: schemathesis, all phases, 30 examples each",
+        tried=f"{store}: schemathesis, all phases, {examples} examples each",
         figure=f"{summary} (seed {seed})",
         holds=ran.returncode == 0,
     )
