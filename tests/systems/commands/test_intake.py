@@ -1,6 +1,7 @@
 """Sending: all or nothing, once per id, in the caller's own transaction or in ours."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
@@ -14,7 +15,7 @@ from redrive.systems.commands import (
     DuplicateCommandError,
     NewCommand,
 )
-from tests.systems.commands.conftest import DOMAIN, TYPE, Bench
+from tests.systems.commands.conftest import DOMAIN, REPLIES, TYPE, Bench
 
 
 def new(command_id: str, **given) -> NewCommand:
@@ -188,3 +189,13 @@ async def test_only_commands_are_sent(bench: Bench) -> None:
     one = new("c-1")
     with pytest.raises(UsageError, match="at most"):
         await bench.bus.send_batch([one] * 10_001)
+
+
+@pytest.mark.parametrize("data", [1.0, 12345678901234567890123, "1.0", "null", True, None, [1.0], {"n": 1.5}], ids=repr)
+async def test_data_comes_back_as_it_went_in(bench: Bench, data: Any) -> None:
+    """Whatever JSON it is: SQLite would take a column that is declared JSON for a number where it can."""
+    bench.result = data
+    await bench.bus.send(DOMAIN, TYPE, "c-1", data, reply_to=REPLIES)
+    await bench.work()
+    [(command, *_)] = bench.calls
+    assert (repr(command.data), repr((await bench.replies())[0][1])) == (repr(data), repr(data))

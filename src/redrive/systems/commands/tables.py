@@ -27,7 +27,7 @@ from sqlalchemy import (
 
 from redrive import LedgerTable, Words
 from redrive.extend import NAMES, ledger_indexes
-from redrive.sql import Instant
+from redrive.sql import Instant, JsonText
 
 SCHEMA = "commandbus"
 LANE = "commands"
@@ -110,7 +110,7 @@ def make_tables(*, has_queues: bool) -> Tables:
         Column("reply_queue", Text),
         Column("correlation_id", Text),
         Column("batch_id", Text),
-        *([] if has_queues else [Column("data", JSON(none_as_null=True))]),
+        *([] if has_queues else [Column("data", JsonText)]),
         Column("redrives", Integer, nullable=False, server_default=text("0")),
         Column("trace", Text),
         Column("created_at", Instant, nullable=False),

@@ -96,7 +96,7 @@ def _create_command(schema: str | None, prefix: str, *, sqlite: bool) -> None:
         sa.Column("reply_queue", sa.Text()),
         sa.Column("correlation_id", sa.Text()),
         sa.Column("batch_id", sa.Text()),
-        *([sa.Column("data", sa.JSON())] if sqlite else []),
+        *([sa.Column("data", sa.Text())] if sqlite else []),
         sa.Column("redrives", sa.Integer(), nullable=False, server_default=sa.text("0")),
         sa.Column("trace", sa.Text()),
         sa.Column("created_at", Instant(), nullable=False),
