@@ -61,7 +61,9 @@ def serving(url: str, **environment: str) -> Iterator[tuple[int, int]]:
     [port] = free_ports(1)
     settings = {
         "DATABASE_URL": url, "LOG_FORMAT": "json", "DELIVERY_ALLOW_NETWORKS": "127.0.0.0/8",
-        "RATE_LIMIT_PER_MINUTE": "10000000", "REDRIVE_SECRET_KEY": "A" * 43 + "=", **environment,
+        "RATE_LIMIT_PER_MINUTE": "10000000", "REDRIVE_SECRET_KEY": "A" * 43 + "=",
+        # All clients have one address here.
+        "HTTP_CONNECTIONS_MAX": "20000", "HTTP_CONNECTIONS_PER_ADDRESS": "20000", **environment,
     }  # fmt: skip
     command = [sys.executable, "-m", "redrive", "serve", "--systems", "triggers", "--port", str(port)]
     with start(command, port, settings, folder=Path.cwd()) as pid:
