@@ -348,6 +348,16 @@ class Filter:
             raise UsageError("only dead tasks are grouped by cause: leave state out, or ask for dead")
 
 
+PAGE_MAX = 1000
+"""How many tasks a page holds at most."""
+
+
+def check_limit(limit: int, most: int = PAGE_MAX) -> None:
+    """Raise `UsageError` if no page holds so many."""
+    if not 1 <= limit <= most:
+        raise UsageError(f"limit must lie between 1 and {most}, not {limit!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
     """Some of what was asked for, and where the next page begins; None after the last."""

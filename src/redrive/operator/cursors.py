@@ -5,10 +5,12 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from redrive.core.task import TaskId
 from redrive.errors import UsageError
+
+T = TypeVar("T")
 
 EARLIEST = "earliest"
 """PostgreSQL's -infinity has no place in a calendar."""
@@ -27,25 +29,43 @@ class Position:
             raise UsageError("the cursor belongs to another filter: begin again without it")
 
 
+def encode_cursor(said: Any) -> str:
+    """JSON as a cursor carries it."""
+    return base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
+
+
+def decode_cursor(text: str, read: Callable[[Any], T]) -> T:
+    """What `read` makes of the JSON in a cursor; `UsageError` for any text that it cannot take, or that was not written here."""
+    try:
+        return read(json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
+    except (ValueError, TypeError, AssertionError, OverflowError, RecursionError):
+        raise no_cursor() from None
+
+
+def no_cursor() -> UsageError:
+    """What is said of a text that is not a cursor of ours."""
+    return UsageError("the cursor is not one that we gave out: begin again without it")
+
+
 def write_cursor(position: Position) -> str:
     """The position as a text."""
     at = position.at
     if isinstance(at, datetime):
         at = EARLIEST if at.replace(tzinfo=None) == datetime.min else at.isoformat()
-    said = json.dumps([at, str(position.id)])
-    return base64.urlsafe_b64encode(said.encode()).decode().rstrip("=")
+    return encode_cursor([at, str(position.id)])
 
 
 def read_cursor(text: str, read_id: Callable[[str], TaskId]) -> Position:
     """The position that a text stands for; `UsageError` for any text that was not written here."""
-    try:
-        at, id_ = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        if isinstance(at, str) and at != EARLIEST:
-            at = datetime.fromisoformat(at)
-            assert at.tzinfo is not None
-            at = at.astimezone(UTC)
-        at = float(at) if isinstance(at, int) else at
-        assert isinstance(id_, str)
-    except (ValueError, TypeError, AssertionError, OverflowError, RecursionError):
-        raise UsageError("the cursor is not one of ours: begin again without it") from None
+    at, id_ = decode_cursor(text, _place)
     return Position(at, read_id(id_))
+
+
+def _place(said: Any) -> tuple[Any, str]:
+    at, id_ = said
+    if isinstance(at, str) and at != EARLIEST:
+        at = datetime.fromisoformat(at)
+        assert at.tzinfo is not None
+        at = at.astimezone(UTC)
+    assert isinstance(id_, str)
+    return float(at) if isinstance(at, int) else at, id_

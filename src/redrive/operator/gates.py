@@ -4,8 +4,6 @@ Pure: it makes views of rows that a store has read. The words are *letting throu
 "open": an open gate lets tasks through, an open breaker does not.
 """
 
-import base64
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +17,7 @@ from redrive.core.gates import BreakerState, Gate, WaitsFor, lately, shut_for, s
 from redrive.core.pauses import EVERYTHING, KIND, is_of_kinds
 from redrive.core.task import GATE_CHARS_MAX, check_text
 from redrive.errors import UsageError
+from redrive.operator.cursors import decode_cursor, encode_cursor
 
 PARKED_MAX = 10_000
 """How far what is parked is counted."""
@@ -326,19 +325,20 @@ def changed_spans(name: str, seen: SeenDoing, lasting: Lasting | None, now: date
 
 def write_gate_cursor(group: int, name: str) -> str:
     """Where a page ended: in which of the two lists, and behind which name."""
-    return base64.urlsafe_b64encode(json.dumps([group, name]).encode()).decode().rstrip("=")
+    return encode_cursor([group, name])
 
 
 def read_gate_cursor(text: str) -> tuple[int, str]:
     """The place that was written so; `UsageError` for what is none."""
-    try:
-        group, name = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        assert group in (0, 1)
-        assert isinstance(name, str)
-        if name:
-            check_text("name", name, GATE_CHARS_MAX)
-    except (ValueError, TypeError, AssertionError, RecursionError):
-        raise UsageError("the cursor is not one of ours: begin again without it") from None
+    return decode_cursor(text, _place)
+
+
+def _place(said: Any) -> tuple[int, str]:
+    group, name = said
+    assert group in (0, 1)
+    assert isinstance(name, str)
+    if name:
+        check_text("name", name, GATE_CHARS_MAX)
     return int(group), name
 
 

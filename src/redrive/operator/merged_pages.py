@@ -4,15 +4,15 @@ A cursor says for each ledger where its part of the list ended. Ledgers whose ta
 kinds, have nothing to show.
 """
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from redrive.core.states import State
 from redrive.core.task import Task
 from redrive.errors import UsageError
+from redrive.operator.cursors import decode_cursor, encode_cursor
 from redrive.operator.ports import TaskPages
 from redrive.ports import Filter, Page
 
@@ -89,15 +89,16 @@ def _matters(task: Task, state: State | None) -> datetime:
 
 
 def _write(places: Mapping[str, str | None]) -> str:
-    return base64.urlsafe_b64encode(json.dumps(places).encode()).decode().rstrip("=")
+    return encode_cursor(places)
 
 
 def _read(cursor: str, pages: Mapping[str, TaskPages]) -> dict[str, str | None]:
-    try:
-        said = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        assert isinstance(said, dict)
-        assert 0 < len(said) <= LEDGERS_MAX
-        assert all(one is None or isinstance(one, str) for one in said.values())
-    except (ValueError, AssertionError, RecursionError):
-        raise UsageError("the cursor is not one of ours: begin again without it") from None
+    said = decode_cursor(cursor, _places)
     return {ledger: begin for ledger, begin in said.items() if ledger in pages}
+
+
+def _places(said: Any) -> dict[str, str | None]:
+    assert isinstance(said, dict)
+    assert 0 < len(said) <= LEDGERS_MAX
+    assert all(one is None or isinstance(one, str) for one in said.values())
+    return said

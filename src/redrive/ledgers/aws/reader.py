@@ -33,11 +33,10 @@ from redrive.ledgers.aws.heads import (
     waiting_parts,
 )
 from redrive.ledgers.aws.history import CAUSE_SHARDS, attempt_from, deed_from, ended_counts, failure_key, stack_key
-from redrive.ports import Filter, Page
+from redrive.ports import Filter, Page, check_limit
 
 T = TypeVar("T")
 
-PAGE_MAX = 1000
 ROUNDS_MAX = 10
 """How many pages of an index one call reads; a page that is short then has a cursor all the same."""
 CENSUS = "CE"
@@ -56,8 +55,7 @@ class ItemReading(ItemBase):
         self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
     ) -> Page[Task]:
         """See `LedgerReader.find`."""
-        if not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        check_limit(limit)
         self.check(filter)
         after = None if cursor is None else str(cursor)
         fits = self._fits(filter, after, backwards=newest_first)

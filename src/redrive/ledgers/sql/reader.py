@@ -19,9 +19,7 @@ from redrive.ledgers.sql.conditions import Conditions
 from redrive.ledgers.sql.rows import RowReader
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.stacks import read_stacks
-from redrive.ports import Filter, Page
-
-PAGE_MAX = 1000
+from redrive.ports import Filter, Page, check_limit
 
 
 class Reading(LedgerBase):
@@ -36,8 +34,7 @@ class Reading(LedgerBase):
         self, filter: Filter, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
     ) -> Page[Task]:
         """See `LedgerReader.find`."""
-        if not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        check_limit(limit)
         self.conditions.check(filter)
         return await self.database.read(self._find, filter, cursor, limit, newest_first=newest_first)
 

@@ -5,19 +5,18 @@ month. The cursor says where in which month it ended, by the whole key of the en
 """
 
 import asyncio
-import base64
 import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from redrive.errors import UsageError
 from redrive.ledgers.aws.attributes import Item, Key, from_iso, from_item
 from redrive.ledgers.aws.expressions import query
 from redrive.ledgers.aws.history import act_listing, audit_listing
 from redrive.ledgers.aws.on_table import OnTable, fits_key
 from redrive.operator.audit import THINGS_NAMED_MAX, AuditEntry
+from redrive.operator.cursors import decode_cursor, encode_cursor
 from redrive.ports import Page
 
 LOOKED_AT_MAX = 2_000
@@ -155,18 +154,16 @@ def _entry(item: Item, amount: int, things: Sequence[str]) -> AuditEntry:
 
 
 def _write_cursor(place: _Place | None) -> str | None:
-    if place is None:
-        return None
-    return base64.urlsafe_b64encode(json.dumps(place).encode()).decode().rstrip("=")
+    return None if place is None else encode_cursor(place)
 
 
 def _read_cursor(text: str) -> _Place:
-    try:
-        told = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        place = _Place(*told)
-        assert all(isinstance(one, str) and fits_key(one) for one in place)
-        assert re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", place.month)
-        assert place.month[:3] != "000"
-    except (ValueError, TypeError, AssertionError, RecursionError):
-        raise UsageError("the cursor is not one of ours: begin again without it") from None
+    return decode_cursor(text, _checked)
+
+
+def _checked(said: Any) -> _Place:
+    place = _Place(*said)
+    assert all(isinstance(one, str) and fits_key(one) for one in place)
+    assert re.fullmatch(r"[0-9]{4}-(0[1-9]|1[0-2])", place.month)
+    assert place.month[:3] != "000"
     return place

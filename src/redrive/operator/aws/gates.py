@@ -13,7 +13,6 @@ from redrive.core.gate_rules import UNLIMITED, GateRule, most_specific
 from redrive.core.pauses import is_of_kinds, pausing
 from redrive.core.states import State
 from redrive.core.task import GATE_CHARS_MAX, Task, check_text
-from redrive.errors import UsageError
 from redrive.ledgers.aws.attributes import EPOCH, Item, from_iso, from_item, to_iso
 from redrive.ledgers.aws.client import RefusedError
 from redrive.ledgers.aws.expressions import Delete, put, put_new, query
@@ -37,7 +36,7 @@ from redrive.operator.gates import (
     view_of,
     write_gate_cursor,
 )
-from redrive.ports import Page
+from redrive.ports import Page, check_limit
 
 LOOKED_AT_MAX = 2_000
 """Gates that one page looks past when it asks for those that do one thing."""
@@ -60,8 +59,7 @@ class ItemGates:
         self, *, does: GateDoes | None = None, prefix: str = "", cursor: str | None = None, limit: int = 50
     ) -> Page[GateView]:
         """See `Gates.page`."""
-        if not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        check_limit(limit, PAGE_MAX)
         if prefix:
             check_text("prefix", prefix, GATE_CHARS_MAX)
         (group, name), looked = (0, "") if cursor is None else read_gate_cursor(cursor), 0

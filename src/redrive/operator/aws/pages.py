@@ -19,10 +19,10 @@ from redrive.errors import TooSlowError, UsageError
 from redrive.ledgers.aws.attributes import to_iso
 from redrive.ledgers.aws.heads import split_id
 from redrive.ledgers.aws.ledger import DynamoLedger
-from redrive.ledgers.aws.reader import PAGE_MAX, ROUNDS_MAX, id_at
+from redrive.ledgers.aws.reader import ROUNDS_MAX, id_at
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.shown_errors import shows
-from redrive.ports import Filter, Page
+from redrive.ports import PAGE_MAX, Filter, Page, check_limit
 
 COUNT_WITHIN = timedelta(seconds=10)
 
@@ -38,8 +38,7 @@ class ItemTaskPages:
         self, asked: Filter, *, cursor: TaskId | None = None, limit: int = 50, newest_first: bool = False
     ) -> Page[Task]:
         """See `TaskPages.page`."""
-        if not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        check_limit(limit)
         if asked.cause is not None and asked.ids is None and asked.key is None:
             return await self._caused(asked, cursor, limit, newest_first=newest_first)
         behind = None if cursor is None else str(cursor)

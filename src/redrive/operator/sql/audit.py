@@ -9,7 +9,7 @@ from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.on_database import OnDatabase, looks
 from redrive.operator.audit import THINGS_NAMED_MAX, AuditEntry
-from redrive.operator.cursors import Position, read_cursor, write_cursor
+from redrive.operator.cursors import Position, no_cursor, read_cursor, write_cursor
 from redrive.operator.sql.cursors import behind
 from redrive.operator.sql.reads import LOOK_WITHIN
 from redrive.ports import Page
@@ -105,7 +105,7 @@ def _read_id(text: str) -> int:
 
 def _cursor_id(text: str) -> int:
     if not _is_number(text):
-        raise UsageError("the cursor is not one of ours: begin again without it")
+        raise no_cursor()
     return int(text)
 
 

@@ -29,7 +29,6 @@ from redrive.core.gates import Gate
 from redrive.core.pauses import EVERYTHING, KIND, is_of_kinds, pausing
 from redrive.core.states import State
 from redrive.core.task import GATE_CHARS_MAX, Task, check_text
-from redrive.errors import UsageError
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import gates_and_rules, read_gate, read_rule_row
 from redrive.ledgers.sql.gates import HOLDS, OF_KINDS, deed_of
@@ -53,7 +52,7 @@ from redrive.operator.gates import (
     write_gate_cursor,
 )
 from redrive.operator.sql.reads import Reads
-from redrive.ports import Page
+from redrive.ports import Page, check_limit
 
 LOOKED_AT_MAX = 2_000
 """Gates that one page looks past when it asks for those that do one thing."""
@@ -96,8 +95,7 @@ class SqlGates:
         self, *, does: GateDoes | None = None, prefix: str = "", cursor: str | None = None, limit: int = 50
     ) -> Page[GateView]:
         """See `Gates.page`."""
-        if not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        check_limit(limit, PAGE_MAX)
         if prefix:
             check_text("prefix", prefix, GATE_CHARS_MAX)
         return await self._reads.page(

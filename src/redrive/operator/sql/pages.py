@@ -18,16 +18,15 @@ from sqlalchemy import Connection, func, select
 from redrive.core.states import State
 from redrive.core.table import TASKS
 from redrive.core.task import Task, TaskId
-from redrive.errors import TooSlowError, UsageError
+from redrive.errors import TooSlowError
 from redrive.ledgers.sql.ledger import SqlLedger
-from redrive.ledgers.sql.reader import PAGE_MAX
 from redrive.ledgers.sql.sift import is_unreadable
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.shown_errors import shows, sifted
 from redrive.operator.sql.dead_list import DeadList
 from redrive.operator.sql.index_order import IndexOrder
 from redrive.operator.sql.reads import COUNT_WITHIN, LOOK_WITHIN, Reads
-from redrive.ports import Filter, Page
+from redrive.ports import Filter, Page, check_limit
 
 COUNTED_AT_ONCE = 500
 
@@ -47,8 +46,7 @@ class SqlTaskPages:
         self, asked: Filter, *, cursor: TaskId | None = None, limit: int = 50, newest_first: bool = False
     ) -> Page[Task]:
         """See `TaskPages.page`."""
-        if not 1 <= limit <= PAGE_MAX:
-            raise UsageError(f"limit must lie between 1 and {PAGE_MAX}, not {limit!r}")
+        check_limit(limit)
         if self._is_plain(asked) and asked.error is None:
             behind = None if cursor is None else self._ledger.read_id(str(cursor))
             return await self._ledger.find(asked, cursor=behind, limit=limit, newest_first=newest_first)

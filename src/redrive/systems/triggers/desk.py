@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from redrive import Filter
-from redrive.errors import UsageError
 from redrive.lane import Actor, Lane
 from redrive.operator.alert_rules import Alarm
-from redrive.operator.cursors import Position, read_cursor, write_cursor
+from redrive.operator.cursors import Position, no_cursor, read_cursor, write_cursor
 from redrive.operator.json_views import instant_json
 from redrive.operator.whole_acts import as_one_act
 from redrive.systems.triggers.endpoints import shown_url
@@ -115,7 +114,7 @@ def _host(url: str) -> str:
 
 def _known_id(text: str) -> str:
     if read_id(text) != text:
-        raise UsageError("the cursor is not one of ours: begin again without it")
+        raise no_cursor()
     return text
 
 
