@@ -154,7 +154,7 @@ class _HostLogins(Logins):
         """See `Logins.key_of`."""
         origin = request.headers.get("origin")
         if request.method not in SAFE and origin and urlsplit(origin).netloc != request.headers.get("host"):
-            raise ApiError(403, "other_page", "the request comes from another page than ours")
+            raise ApiError(403, "other_page", "the request comes from a page that is not ours")
         return await super().key_of(request)
 
     def _session(self, person: Person, word: str) -> Session:

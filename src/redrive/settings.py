@@ -65,7 +65,7 @@ def _sendable(key: SecretStr) -> SecretStr:
 
 
 def listed(given: Any) -> Any:
-    """A validator: names with commas between them."""
+    """A validator: names separated by commas."""
     if not isinstance(given, str):
         return given
     return tuple(name.strip().lower() for name in given.split(",") if name.strip())
@@ -79,7 +79,7 @@ def _known_systems(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def read_systems(text: str) -> tuple[str, ...]:
-    """The systems that somebody names, with commas between them; a `ValueError` where there is no such system."""
+    """The systems that somebody names, separated by commas; a `ValueError` where there is no such system."""
     return _known_systems(listed(text))
 
 
@@ -201,7 +201,7 @@ class Settings(Section):
     alert_dead: str = Field(
         default="feature_flag_schedules",
         max_length=1000,
-        description="Ledgers in which every death is an alert, with commas between them; empty: none",
+        description="Ledgers in which every death is an alert, separated by commas; empty: none",
     )
     alert_depth: int = Field(default=10_000, ge=0, description="Alert when more tasks wait in a ledger; 0: never")
 

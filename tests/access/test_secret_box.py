@@ -34,7 +34,7 @@ def test_the_first_key_seals_and_all_open():
     after = both.seal(both.open(before))
     assert (both.is_current(before), both.is_current(after)) == (False, True)
     assert SecretBox([new]).open(after) == SECRET
-    with pytest.raises(CannotOpenError, match="key that is not given"):
+    with pytest.raises(CannotOpenError, match="key that is no longer given"):
         SecretBox([new]).open(before)
 
 

@@ -17,11 +17,11 @@ def test_a_patch_changes_a_copy():
 
 def test_a_patch_that_does_not_fit_says_why():
     """A path that is not there is a sentence, whatever the library calls it."""
-    with pytest.raises(EditError, match="the patch does not fit"):
+    with pytest.raises(EditError, match="the patch cannot be applied"):
         PATCH.apply({"country": "GB"})
-    with pytest.raises(EditError, match="the patch does not fit"):
+    with pytest.raises(EditError, match="the patch cannot be applied"):
         Edit([{"op": "test", "path": "/a", "value": 1}]).apply({"a": 2})
-    with pytest.raises(EditError, match="the patch does not fit"):
+    with pytest.raises(EditError, match="the patch cannot be applied"):
         PATCH.apply(None)
 
 
@@ -97,7 +97,7 @@ def test_a_difference_tells_what_has_moved_where():
         (
             lambda: PATCH.apply({"country": "GB"}),
             EditError,
-            "the patch does not fit: can't remove a non-existent object 'old'",
+            "the patch cannot be applied: can't remove a non-existent object 'old'",
         ),
     ],
 )

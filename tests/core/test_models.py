@@ -119,11 +119,11 @@ def test_words_that_may_mean_it_are_shown() -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({}, "no column that surely says status: name it, as in LedgerTable.of(job, status='…')"),
-        ({"status": String, "due_at": Integer}, "no column that surely says when it is due"),
+        ({}, "no column that clearly says status: name it, as in LedgerTable.of(job, status='…')"),
+        ({"status": String, "due_at": Integer}, "no column that clearly says when it is due"),
         (
             {"status": String, "due_at": DateTime, "attempts": JSON},
-            "no column that surely says how often it has failed",
+            "no column that clearly says how often it has failed",
         ),
     ],
 )

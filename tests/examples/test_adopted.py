@@ -1,4 +1,4 @@
-"""The story of the guide "Adopt a table that you have already"."""
+"""The story of the guide "Adopt a table that you already have"."""
 
 from examples.adopted import main
 

@@ -148,7 +148,7 @@ async def test_pages_begin_with_what_holds(ledger: SqlLedger) -> None:
     sums = await gates.sums()
     assert (sums.amounts[GateDoes.PAUSED], sums.amounts[GateDoes.HOLDING]) == (2, 1)
     for cursor in ("x", "W10", "WzIsICIiXQ", "é"):
-        with pytest.raises(UsageError, match="not one of ours"):
+        with pytest.raises(UsageError, match="not one that we gave out"):
             await gates.page(cursor=cursor)
     with pytest.raises(UsageError, match="between 1 and"):
         await gates.page(limit=0)

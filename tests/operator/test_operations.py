@@ -333,7 +333,7 @@ async def test_an_edit_keeps_the_old_payload_and_lists_what_it_does_not_fit(benc
     assert [(one.path, one.before) for one in edited.changes] == [("/country", "GB")]
     [unfit] = (await bench.operations.tasks(operation.id, fate=Fate.UNFIT)).items
     assert unfit.task_id == str(bad[0])
-    assert "does not fit" in unfit.why
+    assert "cannot be applied" in unfit.why
     left = await bench._ledger.get(bad[0])
     assert (left.state, left.payload) == (State.DEAD, {"amount": 7})
 

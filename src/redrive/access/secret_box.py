@@ -53,7 +53,7 @@ class SecretBox:
         try:
             return self._all.decrypt(stored.removeprefix(MARK)).decode()
         except (InvalidToken, ValueError):
-            raise CannotOpenError("a stored secret was encrypted with a key that is not given here any more") from None
+            raise CannotOpenError("a stored secret was encrypted with a key that is no longer given here") from None
 
     def is_current(self, stored: str) -> bool:
         """Whether it is sealed with the first key, so that the others are not needed for it."""

@@ -21,8 +21,8 @@ def read_keys(written: str) -> list[str]:
     keys = [key for key in re.split(r"[,\s]+", written) if key]
     if not all(_KEY.fullmatch(key) for key in keys):
         raise SettingsError(
-            "a key for secrets is the base64 of 32 random bytes: `redrive secrets new-key` makes one; several stand with commas between "
-            "them, the one that encrypts first"
+            "a key for secrets is the base64 of 32 random bytes: `redrive secrets new-key` makes one; several are "
+            "separated by commas, the one that encrypts first"
         )
     return [key.rstrip("=").replace("+", "-").replace("/", "_") + "=" for key in keys]
 

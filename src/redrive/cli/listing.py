@@ -68,7 +68,7 @@ def _begin(lanes: list[Lane], after: str | None) -> tuple[list[Lane], str | None
     for number, lane in enumerate(lanes):
         if colon and lane.name == name:
             return lanes[number:], cursor or None
-    raise UsageError(f"--after {after}: no page ended there; take what the last one said")
+    raise UsageError(f"--after {after}: no page ended there; take the cursor that the last one printed")
 
 
 def say_rest(found: LedgersListed[R], where: Where) -> None:

@@ -42,7 +42,7 @@ SystemsOption = Annotated[
     typer.Option(
         "--systems",
         metavar="NAMES",
-        help=f"Systems, with commas between them: {', '.join(SYSTEMS)}, or all; by default REDRIVE_SYSTEMS.",
+        help=f"Systems, separated by commas: {', '.join(SYSTEMS)}, or all; by default REDRIVE_SYSTEMS.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]

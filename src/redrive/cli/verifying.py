@@ -137,7 +137,7 @@ class Verification:
         for one in self.workers:
             if one.poll() is not None:
                 raise UsageError(
-                    f"a worker ended by itself with status {one.returncode}: run `redrive worker`, which says why"
+                    f"a worker exited on its own with status {one.returncode}: run `redrive worker`, which says why"
                 )
 
     async def _add(self) -> None:

@@ -75,7 +75,7 @@ class Edit:
             TypeError,
             KeyError,
         ) as error:
-            raise EditError(f"the patch does not fit: {_first_line(error)}") from None
+            raise EditError(f"the patch cannot be applied: {_first_line(error)}") from None
         return encoded if text else payload
 
     def as_json(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 
-from redrive.core.durations import SpanField
+from redrive.core.durations import SpanField, format_duration
 from redrive.errors import UsageError
 
 PROBE = timedelta(seconds=30)
@@ -33,7 +33,7 @@ class Breaker:
         _check_share("share", self.share)
         for name in ("within", "probe"):
             if getattr(self, name) < timedelta(milliseconds=1):
-                raise UsageError(f"{name} must be at least a millisecond, not {getattr(self, name)}")
+                raise UsageError(f"{name} must be at least 1ms, not {format_duration(getattr(self, name))}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

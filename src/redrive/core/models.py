@@ -107,7 +107,7 @@ def read_roles(model: Model, given: Mapping[str, Any]) -> dict[str, str | None]:
     for role, meaning in _NEEDED.items():
         if roles.get(role) is None:
             raise UsageError(
-                f"{model.called} has no column that surely says {meaning}: name it, as in LedgerTable.of({model.called}, {role}='…')"
+                f"{model.called} has no column that clearly says {meaning}: name it, as in LedgerTable.of({model.called}, {role}='…')"
             )
     taken = set(roles.values())
     _read_ids(model, roles)

@@ -19,7 +19,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from redrive.core.decide import decide
-from redrive.core.durations import ZERO, SpanField, read_span
+from redrive.core.durations import ZERO, SpanField, format_duration, read_span
 from redrive.core.outcome import LeaseExpired, Released
 from redrive.core.states import TERMINAL, State
 from redrive.core.stop import Stop
@@ -85,7 +85,7 @@ class WorkerSettings:
                 raise SettingsError(f"{name} must be a whole number from 1 to {most:,}, not {amount!r}")
         for name, least in (("lease", 1), ("poll", 0.01), ("grace", 0), ("prune_every", 1)):
             if getattr(self, name) < timedelta(seconds=least):
-                raise SettingsError(f"{name} must be at least {least} s, not {getattr(self, name)}")
+                raise SettingsError(f"{name} must be at least {least}s, not {format_duration(getattr(self, name))}")
         for state in self.retention:
             if state not in TERMINAL:
                 raise SettingsError(f"retention is for tasks that have ended, not for {state!r}")

@@ -46,7 +46,7 @@ async def _read_all(receive: Receive, bytes_max: int, remedy: str) -> bytes:
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ApiError(400, "disconnected", "the sender has gone before its body was read")
+            raise ApiError(400, "disconnected", "the sender left before its body was read")
         piece: bytes = message.get("body", b"")
         if len(body) + len(piece) > bytes_max:
             raise _too_large(bytes_max, remedy)

@@ -59,7 +59,7 @@ def _only(ledger: OperatorLedger, name: TaskId, meant: set[TaskId]) -> TaskId:
     if len(meant) == 1:
         return next(iter(meant))
     if meant:
-        raise UsageError(f"{name!r:.80} is the id of one task and the key of another: name them by the other of both")
+        raise UsageError(f"{name!r:.80} is the id of one task and the key of another: name each by its other one")
     try:
         return ledger.read_id(str(name))
     except UsageError:

@@ -15,7 +15,7 @@ def grants(*, schema: str, owner: str, worker: str, viewer: str) -> str:
     """
     for name in (schema, owner, worker, viewer):
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} cannot be a name here: letters, digits and _ are what everybody can type")
+            raise UsageError(f"{name!r} cannot be a name here: use letters, digits and _ only")
     if len({owner, worker, viewer}) < 3:
         raise UsageError("the three roles need three names")
     roles = "".join(_role(name) for name in (owner, worker, viewer))

@@ -10,14 +10,14 @@ from redrive.settings import Section, span
 
 
 def _waits(given: Any) -> Any:
-    """Seconds with commas between them."""
+    """Seconds separated by commas."""
     waits = tuple(part.strip() for part in given.split(",")) if isinstance(given, str) else given
     try:
         usable = bool(waits) and all(0 <= float(wait) <= WAIT_SECONDS_MAX for wait in waits)
     except (TypeError, ValueError):
         usable = False
     if not usable:
-        raise ValueError("it must be seconds with commas between them, such as 10,60,300, each at most a year")
+        raise ValueError("it must be seconds separated by commas, such as 10,60,300, each at most a year")
     return waits
 
 

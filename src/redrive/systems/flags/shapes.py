@@ -32,9 +32,9 @@ def storable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("it holds half a character") from None
+        raise ValueError("it holds half of a character: send well-formed Unicode") from None
     if "\0" in text:
-        raise ValueError("it holds a NUL")
+        raise ValueError("it must not hold a NUL character")
     return text
 
 

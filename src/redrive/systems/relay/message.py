@@ -82,7 +82,7 @@ def read_message(
         limit = f"{amqp_headers.HEADERS_BYTES_MAX:,} bytes"
         raise InvalidMessageError("bad_headers", f"the headers cannot be sent on, or take more than {limit}")
     if content_encoding not in (None, "", "identity"):
-        raise InvalidMessageError("content_type", f"content encoding {content_encoding!r:.80} is not read here")
+        raise InvalidMessageError("content_type", f"content encoding {content_encoding!r:.80} is not supported")
     kind = (content_type or "").partition(";")[0].strip().lower()
     if kind in _PROTOBUF_TYPES:
         read = _from_protobuf(body)
@@ -107,7 +107,7 @@ def _from_json(body: bytes) -> RetryMessage:
     except (ValueError, RecursionError) as error:
         raise InvalidMessageError("unparsable", f"not JSON: {error}") from error
     if not isinstance(given, dict):
-        raise InvalidMessageError("unparsable", f"a JSON object is needed, not {type(given).__name__}")
+        raise InvalidMessageError("unparsable", f"expected a JSON object, not {type(given).__name__}")
     read = RetryMessage()
     for field in RetryMessage.DESCRIPTOR.fields:
         value = given.get(field.name)

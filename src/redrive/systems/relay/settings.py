@@ -42,7 +42,7 @@ class DeadLetterSettings(Section):
     )
     dead_letter_queue: Name = Field(default="dead-letters.pending", description="The queue that is bound to it")
     dead_letter_routing_keys: Keys = Field(
-        default=(ANY_KEY,), description="The keys that it is bound with, with commas between them; # stands for all"
+        default=(ANY_KEY,), description="The keys that it is bound with, separated by commas; # stands for all"
     )
     dead_letter_rules: str | None = Field(
         default=None, description="The file with the rules that say what is retried; without it redrive's own"

@@ -32,7 +32,7 @@ _LAYOUT = frozenset("\t\n\r")
 
 def _no_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("no message holds a NUL")
+        raise ValueError("it must not hold a NUL character")
     return text
 
 
@@ -40,7 +40,7 @@ def _with_zone(instant: datetime) -> datetime:
     try:
         return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
     except OverflowError:
-        raise ValueError("no calendar has this instant") from None
+        raise ValueError("there is no such instant") from None
 
 
 Text = Annotated[str, AfterValidator(_no_nul)]

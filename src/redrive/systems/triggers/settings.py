@@ -34,7 +34,7 @@ def _delays(given: Any) -> Any:
     try:
         delays = [float(part) for part in parts]
     except ValueError:
-        raise ValueError("it must be seconds with commas between them, such as 60,300,900") from None
+        raise ValueError("it must be seconds separated by commas, such as 60,300,900") from None
     if not delays or not all(0 <= delay <= DELAY_SECONDS_MAX for delay in delays):
         raise ValueError(f"it must be one or more delays of 0 to {DELAY_SECONDS_MAX:g} seconds")
     return parts

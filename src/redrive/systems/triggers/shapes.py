@@ -40,7 +40,7 @@ def _moment(given: datetime) -> datetime:
     except OverflowError:
         moment = None
     if moment is None or not YEAR_MIN <= moment.year <= YEAR_MAX:
-        raise ValueError(f"it must lie in the years {YEAR_MIN} to {YEAR_MAX}")
+        raise ValueError(f"it must lie between the years {YEAR_MIN} and {YEAR_MAX}")
     return moment
 
 

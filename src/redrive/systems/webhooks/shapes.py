@@ -23,7 +23,7 @@ _ID = "019c12f0-8a80-7000-8000-000000000001"
 
 def _storable(given: str) -> str:
     if "\0" in given:
-        raise ValueError("no webhook holds a NUL")
+        raise ValueError("it must not hold a NUL character")
     return given
 
 

@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api", route_class=KeyFirstRoute, tags=["audit"], dep
 def without_nul(name: str) -> str:
     """A name that may be asked for."""
     if "\0" in name:
-        raise ValueError("no name holds a NUL")
+        raise ValueError("it must not hold a NUL character")
     return name
 
 

@@ -175,7 +175,7 @@ def _told(met: StepTally, missing: int, when: str, operation: Operation, pace: f
         said += f"; {skipped:,} skipped"
     unfit = met.fates.get(Fate.UNFIT, 0)
     if unfit:
-        said += f"; {unfit:,} left as {'it was' if unfit == 1 else 'they were'}: the edit does not fit"
+        said += f"; {unfit:,} left as {'it was' if unfit == 1 else 'they were'}: the edit cannot be applied"
     return said
 
 

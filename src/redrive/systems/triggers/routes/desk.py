@@ -19,7 +19,7 @@ CURSOR_CHARS_MAX = 200
 Operator = Annotated[ApiKey, Depends(require("operator"))]
 _REFUSALS = refusals(
     {
-        400: "The cursor is not one of ours",
+        400: "The cursor is not one that we gave out",
         401: "No valid key",
         403: "The key lacks a scope",
         422: "The request is not valid",

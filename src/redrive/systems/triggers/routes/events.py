@@ -287,7 +287,9 @@ def _add_inbox(router: APIRouter, inbox: Inbox, cursors: Cursors) -> None:
         if cursor is not None:
             after = await cursors.read(cursor, *bound_to)
             if after is None:
-                raise invalid("this cursor was not given out for this request: begin without one", "query", "cursor")
+                raise invalid(
+                    "this cursor was not given out for this request: begin again without it", "query", "cursor"
+                )
         page = await inbox.page(user, status, event_type=event_type, after=after, limit=limit)
         shown = m.InboxEvent.model_fields
         events = [

@@ -64,7 +64,7 @@ def add_key_routes(router: APIRouter, keys: Keys, clock: StoreClock, cursors: Cu
         bound_to = ("keys", owner_of(request), user)
         after = None
         if cursor is not None and (after := await cursors.read(cursor, *bound_to)) is None:
-            raise invalid("this cursor was not given out for this request: begin without one", "query", "cursor")
+            raise invalid("this cursor was not given out for this request: begin again without it", "query", "cursor")
         found = await keys.page(owner=user, after=after, limit=limit + 1)
         shown, has_more = found[:limit], len(found) > limit
         pagination = {
