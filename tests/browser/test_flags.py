@@ -126,7 +126,7 @@ async def test_what_is_due_what_is_retried_and_what_is_over(page: Page, shop: Sh
             await expect(row).to_contain_text(word)
     again = page.locator("section", has=page.get_by_role("heading", name="will be retried")).locator("tbody tr")
     await expect(again).to_have_count(1)
-    seen = (await shop.flags.page(ScheduleStatus.RETRYING)).seen[0]
+    seen = (await shop.flags.page(ScheduleStatus.RETRYING)).items[0]
     assert len(seen.upcoming) == 3
     for words in (
         "christmas",

@@ -82,7 +82,7 @@ async def failing(site: Site, receiver: Receiver, code: int, user: str) -> Endpo
 
     async def failed() -> bool:
         found = await triggers_of(site).desk.page(user=user)
-        return any(one.id == made.id and one.latest_failure for one in found.endpoints)
+        return any(one.id == made.id and one.latest_failure for one in found.items)
 
     await site.until(failed)
     return made
@@ -206,7 +206,7 @@ async def test_several_at_once(page: Page, joined: Site):
     await confirm(page, shown="2: disabled", reason="asked by <support>")
     said = page.get_by_role("status").filter(has_text="Disable: 1 done. Left alone: it is disabled already.")
     await expect(said).to_be_visible()
-    seen = {one.id: one for one in (await triggers_of(joined).desk.page(user="several")).endpoints}
+    seen = {one.id: one for one in (await triggers_of(joined).desk.page(user="several")).items}
     assert [seen[one.id].state for one in made] == ["disabled", "disabled", "enabled"]
     assert (seen[made[1].id].disabled_by, seen[made[0].id].disabled_by) == ("operator ada", "bob")
     await page.goto(f"{joined.url}/audit")

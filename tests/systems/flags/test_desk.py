@@ -98,15 +98,15 @@ async def test_pages_give_each_once(home: Home, section: ScheduleStatus) -> None
     await execute(home.app, f"INSERT INTO feature_flag_schedules ({columns}) VALUES {values}")
     whole = await home.flags.page(section)
     assert whole.cursor is None
-    ids = [one.schedule.id for one in whole.seen]
-    times = [one.schedule.scheduled_at for one in whole.seen]
+    ids = [one.schedule.id for one in whole.items]
+    times = [one.schedule.scheduled_at for one in whole.items]
     assert len(ids) == 11 + (section is ScheduleStatus.PENDING)
     assert times == sorted(times, reverse=section is ScheduleStatus.APPLIED)
     for size in (1, 3, 12):
         paged, cursor = list[int](), None
         while True:
             page = await home.flags.page(section, limit=size, cursor=cursor)
-            paged += [one.schedule.id for one in page.seen]
+            paged += [one.schedule.id for one in page.items]
             cursor = page.cursor
             if cursor is None:
                 break

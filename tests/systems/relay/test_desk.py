@@ -55,10 +55,10 @@ async def test_a_hidden_text_is_not_found_by_its_error(app: Redrive, relay: Rela
         (Asked(error="for bob"), ids),
         (Asked(error="[redacted]"), ids),
     ):
-        rows, cursor = await relay.desk.page(asked, limit=2)
-        assert ([row.id for row in rows], cursor) == (found[::-1], None)
+        page = await relay.desk.page(asked, limit=2)
+        assert ([row.id for row in page.items], page.cursor) == (found[::-1], None)
         assert await relay.desk.count(asked) == len(found)
-        assert [row.id for row in (await relay.desk.page(asked, limit=1))[0]] == found[-1:]
+        assert [row.id for row in (await relay.desk.page(asked, limit=1)).items] == found[-1:]
     assert (await relay.desk.act_on_all(Act.RESOLVE, Asked(error="abcdefgh"), ADA)).changed == []
     assert list((await relay.desk.act_on_all(Act.RESOLVE, Asked(error="for bob"), ADA)).changed) == ids
 

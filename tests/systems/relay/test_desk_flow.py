@@ -22,7 +22,7 @@ async def test_a_resubmitted_message_arrives(app: Redrive, broker: Broker) -> No
     async with running(app, relay):
         await broker.send(settings, retry("m-1", queue, PAYLOAD, retry_count=3), headers=forged)
         await until(lambda: _is(app, "m-1", "failed"), "it is in review")
-        [waiting], _ = await relay.desk.page(Asked(queue=queue))
+        [waiting] = (await relay.desk.page(Asked(queue=queue))).items
         assert (waiting.message_id, waiting.error_reason, waiting.payload_bytes) == ("m-1", "it broke", 256)
         assert "Last error: it broke" in waiting.last_error
         assert outcome(await relay.desk.act(Act.REDRIVE, [waiting.id], ADA)) == ([waiting.id], {})

@@ -114,7 +114,7 @@ async def work_off(url: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(relay._publisher, "publish", publish)
     async with app:
         await drain(app)
-        assert [one.id for one in (await relay.desk.page(Asked()))[0]]
+        assert [one.id for one in (await relay.desk.page(Asked())).items]
         c = retry_queue.c
         asked = select(c.message_id, c.status, c.retry_count, c.next_retry_at, c.headers)
         found = await app.database.read(lambda connection: connection.execute(asked).all())

@@ -351,7 +351,7 @@ async def test_counts_have_an_end_and_every_look_an_index(house: House) -> None:
         connection.execute(insert(t.deliveries), rows)
 
     await house.app.database.write(fill)
-    [seen] = (await house.triggers.desk.page()).endpoints
+    [seen] = (await house.triggers.desk.page()).items
     assert (seen.failed, seen.retrying) == (COUNTED_MAX, 0)
     after = Position(datetime(2030, 1, 1, tzinfo=UTC), NEVER)
     for state in ("disabled", "failing"):
@@ -400,7 +400,7 @@ def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
 async def test_one_that_is_made_disabled_was_switched_off_by_its_owner(house: House) -> None:
     """Nobody is called for it."""
     await house.endpoint("http://127.0.0.1:9/", enabled=False)
-    [seen] = (await house.triggers.desk.page(state="disabled")).endpoints
+    [seen] = (await house.triggers.desk.page(state="disabled")).items
     assert (seen.disabled_by, seen.disabled_reason) == ("ada", "switched off by its owner")
     assert await house.triggers.alarms() == []
 

@@ -81,9 +81,11 @@ async def test_what_ends_it(house: House, receiver: Receiver, way: str) -> None:
         case "owner enables" | "owner disables":
             await owner.change("ada", endpoint.id, {"enabled": way == "owner enables"}, rotate=False)
         case "operator enables":
-            assert (await operator.enable([endpoint.id], actor="grace", reason="back")).changed == 1
+            assert (await operator.enable([endpoint.id], actor="grace", reason="back")).changed == [endpoint.id]
         case "operator disables":
-            assert (await operator.disable([endpoint.id], actor="grace", reason="it should stay off")).changed == 1
+            assert (await operator.disable([endpoint.id], actor="grace", reason="it should stay off")).changed == [
+                endpoint.id
+            ]
         case _:
             await owner.delete("ada", endpoint.id)
     assert await house.triggers.alarms() == []

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, literal_column, select, text
 from redrive import Redrive
 from redrive.errors import UsageError
 from redrive.extend import ATTEMPTS, OnDatabase, looks, reads, writes
-from redrive.lane import Acted, Lane
+from redrive.lane import Acted, Lane, Page
 from redrive.operator.cursors import Position, read_cursor, write_cursor
 from redrive.operator.sql.cursors import behind
 from redrive.operator.words import redact
@@ -29,7 +29,6 @@ from redrive.systems.flags.values import (
     FlagSchedule,
     Foreseen,
     Retries,
-    SchedulePage,
     ScheduleStatus,
     SeenSchedule,
 )
@@ -117,7 +116,7 @@ class FlagDesk(OnDatabase):
         key: str | None = None,
         cursor: str | None = None,
         limit: int = PAGE_SIZE,
-    ) -> SchedulePage:
+    ) -> Page[SeenSchedule]:
         """Schedules of an environment, across its flags; a `cursor` is the one that the page before gave."""
         if not 1 <= limit <= LISTED_MAX:
             raise InvalidChangeError(f"limit must lie between 1 and {LISTED_MAX}, not {limit}")
@@ -137,7 +136,7 @@ class FlagDesk(OnDatabase):
         key: str | None,
         after: Position | None,
         limit: int,
-    ) -> SchedulePage:
+    ) -> Page[SeenSchedule]:
         t = tables.schedules
         listing = AHEAD if status.is_ahead else OVER
         place = listing.place
@@ -156,7 +155,7 @@ class FlagDesk(OnDatabase):
         following = write_cursor(Position(rows[limit - 1].place, rows[limit - 1].id)) if len(rows) > limit else None
         tries = _count_tries(connection, [row.id for row in rows[:limit]])
         seen = [_seen(FlagSchedule.of(row), tries.get(row.id, 0)) for row in rows[:limit]]
-        return SchedulePage(seen=seen, cursor=following)
+        return Page(items=seen, cursor=following)
 
     # --- acting -----------------------------------------------------------------------------------------------------
 

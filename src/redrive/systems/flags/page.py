@@ -9,12 +9,13 @@ from fastapi import Request
 
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of, text_of, turns
+from redrive.lane import Page
 from redrive.systems.flags.changes import readable_values
 from redrive.systems.flags.desk import PAGE_SIZE, FlagDesk
 from redrive.systems.flags.errors import FlagNotFoundError
 from redrive.systems.flags.picture import SHOWN_MAX, Coming, UpcomingPicture, draw
 from redrive.systems.flags.store import FlagStore
-from redrive.systems.flags.values import PRODUCTION, FlagSchedule, SchedulePage, ScheduleStatus, SeenSchedule
+from redrive.systems.flags.values import PRODUCTION, FlagSchedule, ScheduleStatus, SeenSchedule
 
 HERE = "/systems/flags"
 FLAGS_PAGE = 50
@@ -59,7 +60,7 @@ def make_panel(store: FlagStore, desk: FlagDesk) -> Panel:
     return Panel(title="Flags", template="flags/page.html", content=content)
 
 
-async def _pages(desk: FlagDesk, asked: Mapping[str, str], cursor: str | None) -> dict[str, SchedulePage]:
+async def _pages(desk: FlagDesk, asked: Mapping[str, str], cursor: str | None) -> dict[str, Page[SeenSchedule]]:
     names, limit = ([asked["status"]], PAGE_SIZE) if asked["status"] else (OVERVIEW, SHOWN_MAX)
     return {
         name: await desk.page(
@@ -70,7 +71,7 @@ async def _pages(desk: FlagDesk, asked: Mapping[str, str], cursor: str | None) -
     }  # fmt: skip
 
 
-def _section(name: str, page: SchedulePage, asked: Mapping[str, str], cursor: str | None) -> dict[str, Any]:
+def _section(name: str, page: Page[SeenSchedule], asked: Mapping[str, str], cursor: str | None) -> dict[str, Any]:
     title, look, empty = SECTIONS[name]
     one = {**asked, "status": name}
     whole = bool(asked["status"])
@@ -78,9 +79,11 @@ def _section(name: str, page: SchedulePage, asked: Mapping[str, str], cursor: st
         "name": name,
         "title": title,
         "empty": empty,
-        "schedules": [_row(each, look) for each in page.seen],
+        "schedules": [_row(each, look) for each in page.items],
         "all": None if whole else query_of(HERE, one),
-        **turns(HERE, one, cursor=cursor if whole else None, following=page.cursor if whole else None),
+        **turns(
+            HERE, one, cursor=cursor if whole else None, following=str(page.cursor) if whole and page.cursor else None
+        ),
     }
 
 
@@ -97,9 +100,9 @@ def _row(seen: SeenSchedule, look: str) -> dict[str, Any]:
     }
 
 
-def _picture(pages: Mapping[str, SchedulePage]) -> UpcomingPicture | None:
+def _picture(pages: Mapping[str, Page[SeenSchedule]]) -> UpcomingPicture | None:
     """Of upcoming schedules, by their next try."""
-    ahead = [one for name in ("pending", "retrying") if name in pages for one in pages[name].seen]
+    ahead = [one for name in ("pending", "retrying") if name in pages for one in pages[name].items]
     coming = [
         Coming(name=one.schedule.flag_key, sets=sets(one.schedule), tries=[each.at for each in one.upcoming])
         for one in ahead

@@ -327,7 +327,10 @@ def _add_looking(router: APIRouter, desk: FlagDesk) -> None:
     ) -> shapes.SchedulePageBody:
         """Those to come by when they are due, those that are over by when they ended, the last first."""
         page = await desk.page(status, environment=environment, key=flag, cursor=cursor, limit=limit)
-        return shapes.SchedulePageBody(schedules=[shapes.SeenBody.of(one) for one in page.seen], cursor=page.cursor)
+        return shapes.SchedulePageBody(
+            schedules=[shapes.SeenBody.of(one) for one in page.items],
+            cursor=None if page.cursor is None else str(page.cursor),
+        )
 
 
 def _add_acting(router: APIRouter, store: FlagStore, desk: FlagDesk) -> None:

@@ -165,14 +165,6 @@ class SeenSchedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulePage:
-    """Some schedules, and where the next page begins, if there is one."""
-
-    seen: Sequence[SeenSchedule]
-    cursor: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
     """The tries of a schedule: those that were, and the exact times of those to come if each of them fails."""
 

@@ -89,8 +89,8 @@ class ReviewDesk(OnDatabase):
 
     # --- looking ----------------------------------------------------------------------------------------------------
 
-    async def page(self, asked: Asked, *, before: int | None = None, limit: int = 50) -> tuple[list[Any], int | None]:
-        """Messages in review, the newest first, and where the next page begins; `TooSlowError` where that takes long."""
+    async def page(self, asked: Asked, *, before: int | None = None, limit: int = 50) -> Page[Any]:
+        """Messages in review, the newest first; `TooSlowError` where that takes long."""
 
         async def look(last: Any | None, amount: int) -> list[Any]:
             found = select(*_SHOWN).where(*self._conditions(asked)).order_by(_c.id.desc()).limit(amount)
@@ -100,7 +100,7 @@ class ReviewDesk(OnDatabase):
             return await self._look(lambda connection: list(connection.execute(found)))
 
         rows = await self._shown(asked, look, limit + 1)
-        return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
+        return Page(items=rows[:limit], cursor=rows[limit - 1].id if len(rows) > limit else None)
 
     async def _shown(
         self, asked: Asked, look: Callable[[Any | None, int], Awaitable[list[Any]]], limit: int

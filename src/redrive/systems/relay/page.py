@@ -9,6 +9,7 @@ from fastapi import Request
 from redrive.errors import TooSlowError
 from redrive.http.errors import ApiError
 from redrive.http.panel import Panel, query_of, text_of, turns
+from redrive.lane import Page
 from redrive.systems.relay.desk import COUNTED_MAX, TOO_SLOW, Asked, ReviewDesk, Waiting
 from redrive.systems.relay.shapes import message_of, one_of
 
@@ -46,9 +47,9 @@ async def _page(desk: ReviewDesk, request: Request, asked: Mapping[str, str | No
     waiting: Waiting | None = None
     try:
         waiting = await desk.waiting()
-        rows, following = await desk.page(which, before=cursor, limit=PAGE)
+        page = await desk.page(which, before=cursor, limit=PAGE)
     except TooSlowError:
-        rows, following = [], None
+        page = Page(items=[])
         problem = BUSY if waiting is None or which.error is None else f"{TOO_SLOW[:1].upper()}{TOO_SLOW[1:]}."
     return {
         "one": None,
@@ -56,9 +57,9 @@ async def _page(desk: ReviewDesk, request: Request, asked: Mapping[str, str | No
         "counted_max": COUNTED_MAX,
         "asked": asked,
         "filter": {name: value for name, value in asked.items() if value},
-        "messages": [message_of(row) for row in rows],
+        "messages": [message_of(row) for row in page.items],
         "problem": problem,
-        **turns(HERE, asked, cursor=cursor, following=following),
+        **turns(HERE, asked, cursor=cursor, following=page.cursor),
         "path_of": lambda id_: query_of(HERE, {**asked, "message": id_}),
     }
 

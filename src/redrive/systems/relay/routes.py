@@ -45,8 +45,8 @@ def make_router(desk: ReviewDesk) -> APIRouter:
         """Pages, queues and ids are served by indexes. A text that is looked for in too many is refused with `too_slow`."""
         asked = Asked(queue=queue or None, error=error or None, message_id=message_id or None)
         with _in_time(asked):
-            rows, following = await desk.page(asked, before=cursor, limit=limit)
-        return shapes.ReviewPage(messages=[shapes.message_of(row) for row in rows], cursor=following)
+            page = await desk.page(asked, before=cursor, limit=limit)
+        return shapes.ReviewPage.of(page)
 
     @router.get("/queues", summary="How many messages wait for a person, by queue", dependencies=LOOKING)
     async def queues() -> shapes.ReviewWaiting:

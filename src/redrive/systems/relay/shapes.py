@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from redrive.http.reason import Reason
 from redrive.http.shape import Body
+from redrive.lane import Page
 from redrive.operator.json_views import fields_json, redacted
 from redrive.operator.words import redact
 from redrive.systems.relay.desk import COUNTED_MAX, QUEUES_MAX, Asked
@@ -124,6 +125,11 @@ class ReviewPage(BaseModel):
 
     messages: list[ReviewMessage]
     cursor: int | None = Field(description="For the next page; null after the last")
+
+    @classmethod
+    def of(cls, page: Page[Any]) -> "ReviewPage":
+        """A page of the desk."""
+        return cls.model_validate({"messages": [message_of(row) for row in page.items], "cursor": page.cursor})
 
 
 class QueueCount(BaseModel):

@@ -6,9 +6,10 @@ from typing import Any
 from fastapi import Request
 
 from redrive.http.panel import Panel, text_of, turns
+from redrive.lane import Page
 from redrive.systems.triggers.desk import PAGE, EndpointDesk
 from redrive.systems.triggers.ledger import DELIVERIES
-from redrive.systems.triggers.values import COUNTED_MAX, STATES, EndpointPage
+from redrive.systems.triggers.values import COUNTED_MAX, STATES, SeenEndpoint
 
 ROWS = 50
 USER_CHARS_MAX = 200
@@ -26,7 +27,7 @@ def make_panel(desk: EndpointDesk) -> Panel:
         problem = None
         if asked["state"] is not None and state is None:
             problem = f"There is no state {asked['state']!r:.80}: choose from {', '.join(STATES)}."
-            page = EndpointPage([], None)
+            page: Page[SeenEndpoint] = Page(items=[])
         else:
             page = await desk.page(user=asked["user"], state=state, cursor=cursor, limit=ROWS)
         return {
@@ -34,10 +35,10 @@ def make_panel(desk: EndpointDesk) -> Panel:
             "states": STATES,
             "problem": problem,
             "given_up": await desk.given_up(),
-            "endpoints": page.endpoints,
+            "endpoints": page.items,
             "counted_max": COUNTED_MAX,
             "ledger": DELIVERIES,
-            **turns(PAGE, asked, cursor=cursor, following=page.cursor),
+            **turns(PAGE, asked, cursor=cursor, following=None if page.cursor is None else str(page.cursor)),
         }
 
     return Panel(title="Endpoints", template="triggers/page.html", content=content)

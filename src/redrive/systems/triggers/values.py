@@ -275,17 +275,3 @@ class Switched(NamedTuple):
 
     there: set[str]
     changed: set[str]
-
-
-class EndpointPage(NamedTuple):
-    """Some endpoints, and where the next page begins."""
-
-    endpoints: list[SeenEndpoint]
-    cursor: str | None
-
-
-class EndpointsActed(NamedTuple):
-    """What an act came to: how much changed, and of the other endpoints why not."""
-
-    changed: int
-    refused: dict[str, str]

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, func, literal_column, or_, select
 from redrive import Filter, State
 from redrive.events import Act, TasksChanged
 from redrive.extend import Database, OnDatabase, looks, reads
-from redrive.lane import Acted, Actor, Lane
+from redrive.lane import Acted, Actor, Lane, Page
 from redrive.queues import Return
 from redrive.systems.webhooks.handled import HandledTypes
 from redrive.systems.webhooks.tables import WORDS, events
@@ -58,8 +58,8 @@ class WebhookDesk(OnDatabase):
         event_type: str | None = None,
         after: str | None = None,
         limit: int = 100,
-    ) -> tuple[Sequence[Row[Any]], str | None]:
-        """Webhooks in the order of arrival, and where the next page begins."""
+    ) -> Page[Row[Any]]:
+        """Webhooks in the order of arrival."""
         found = select(*_SHOWN).order_by(_c.id).limit(limit + 1)
         if status is not None:
             assert status in WORDS.all(), "one of the table's own words"
@@ -69,8 +69,8 @@ class WebhookDesk(OnDatabase):
             found = found.where(_c.event_type == event_type)
         if after is not None:
             found = found.where(_c.id > after)
-        rows = connection.execute(found).all()
-        return rows[:limit], rows[limit - 1].id if len(rows) > limit else None
+        rows = list(connection.execute(found).all())
+        return Page(items=rows[:limit], cursor=rows[limit - 1].id if len(rows) > limit else None)
 
     @looks(LOOK_WITHIN)
     def unhandled(self, connection: Connection) -> list[UnhandledType]:

@@ -7,11 +7,12 @@ from fastapi import APIRouter, Depends, Query
 from redrive.access.keys import ApiKey
 from redrive.http.errors import refusals
 from redrive.http.guard import KeyFirstRoute, require, require_unless_loopback
+from redrive.lane import Acted
 from redrive.operator.json_views import fields_json
 from redrive.systems.triggers import shapes as m
 from redrive.systems.triggers.desk import EndpointDesk
 from redrive.systems.triggers.routes.endpoints import held_json
-from redrive.systems.triggers.values import EndpointsActed, EndpointState, SeenEndpoint
+from redrive.systems.triggers.values import EndpointState, SeenEndpoint
 
 PAGE_MAX = 200
 CURSOR_CHARS_MAX = 200
@@ -47,27 +48,31 @@ def make_desk_routes(desk: EndpointDesk) -> APIRouter:
     ) -> dict[str, Any]:
         """Newest first; those that are disabled or failing by since when, latest first."""
         page = await desk.page(user=user, state=state, cursor=cursor, limit=limit)
-        return {"endpoints": [_seen_json(one) for one in page.endpoints], "cursor": page.cursor}
+        return {"endpoints": [_seen_json(one) for one in page.items], "cursor": page.cursor}
 
     @router.post("/enable", summary="Switch endpoints on", response_model=m.ActedOut)
-    async def enable(body: m.ActIn, key: Operator) -> EndpointsActed:
+    async def enable(body: m.ActIn, key: Operator) -> dict[str, Any]:
         """With a fresh start. Deliveries that have failed meanwhile stay so until they are retried."""
-        return await desk.enable(body.ids, actor=key.owner, reason=body.reason)
+        return _acted_json(await desk.enable(body.ids, actor=key.owner, reason=body.reason))
 
     @router.post("/disable", summary="Switch endpoints off", response_model=m.ActedOut)
-    async def disable(body: m.ActIn, key: Operator) -> EndpointsActed:
+    async def disable(body: m.ActIn, key: Operator) -> dict[str, Any]:
         """Their owners are told, with the reason. Deliveries that wait for them fail when they are due.
 
         An endpoint that its failures have disabled is thereby dealt with: its alert ends.
         """
-        return await desk.disable(body.ids, actor=key.owner, reason=body.reason)
+        return _acted_json(await desk.disable(body.ids, actor=key.owner, reason=body.reason))
 
     @router.post("/retry", summary="Bring back what failed for endpoints", response_model=m.ActedOut)
-    async def retry(body: m.ActIn, key: Operator) -> EndpointsActed:
+    async def retry(body: m.ActIn, key: Operator) -> dict[str, Any]:
         """Failed deliveries go back to waiting with a fresh budget, oldest first, up to 5,000; `changed` counts them."""
-        return await desk.retry(body.ids, actor=key.owner, reason=body.reason)
+        return _acted_json(await desk.retry(body.ids, actor=key.owner, reason=body.reason))
 
     return router
+
+
+def _acted_json(acted: Acted) -> dict[str, Any]:
+    return {"changed": len(acted.changed), "refused": acted.refused}
 
 
 def _seen_json(seen: SeenEndpoint) -> dict[str, Any]:

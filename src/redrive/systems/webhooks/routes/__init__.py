@@ -172,8 +172,8 @@ def _described(door: "_Door", desk: WebhookDesk, lane: Lane, *, is_open: bool) -
                 raise ApiError(404, "not_found", "there is no webhook with this idempotency key")
             return JSONResponse(shapes.webhook_json(row))
         begin = None if after is None else storable(after)
-        rows, following = await desk.page(status=status, event_type=of_type, after=begin, limit=limit)
-        return JSONResponse({"webhooks": [shapes.webhook_json(row) for row in rows], "after": following})
+        page = await desk.page(status=status, event_type=of_type, after=begin, limit=limit)
+        return JSONResponse({"webhooks": [shapes.webhook_json(row) for row in page.items], "after": page.cursor})
 
     @router.get(
         "/unhandled",
