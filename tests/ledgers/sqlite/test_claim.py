@@ -1,5 +1,11 @@
 """Claims on SQLite come as one text. What JSON cannot say is read from the rows themselves, whole and exact."""
 
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +19,10 @@ from redrive.errors import TableError
 from redrive.ledgers.open import open_ledger, own_ledger
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.ledger import SqlLedger
+from redrive.ledgers.sql.rows import RowReader
+from redrive.ledgers.sqlite import group_commit
 from redrive.ledgers.sqlite import settle as sqlite_settle
+from redrive.testing import VirtualClock
 from tests.ledgers.homes import LEASE, execute, settlement
 
 ROWS = LedgerTable("readings", count="attempts")
@@ -26,6 +35,14 @@ COLUMNS = (
 @pytest.fixture
 def store() -> str:
     return "sqlite"
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[sqlite3.Connection]:
+    """Another process, which waits for no lock."""
+    file = url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file, isolation_level=None, timeout=0, check_same_thread=False)) as connection:
+        yield connection
 
 
 async def opened(database: Database, columns: str = COLUMNS) -> SqlLedger:
@@ -101,3 +118,50 @@ async def test_settlements_of_every_sort_are_written_together(
         assert (task.state, task.failures, task.last_error) == (end.state, end.failures, end.error)
         assert (attempt.claim_id, attempt.outcome, attempt.error) == (end.claim.claim_id, end.outcome, end.error)
         assert attempt.worker == ("first" if end in taken else "second")
+
+
+async def test_others_may_write_while_a_claim_is_read_and_a_settlement_is_made_ready(
+    database: Database, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file has one write lock: it is held for what the database does, and not for what Python does before and after."""
+    ledger = own_ledger(database)
+    await ledger.add([NewTask(kind="job", key=f"k{number}") for number in range(3)])
+    wrote = list[str]()
+
+    def write(what: str) -> None:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("COMMIT")
+        wrote.append(what)
+
+    read, explain = RowReader.claims, sqlite_settle.explanation_texts
+
+    def claims(self: RowReader, *args: Any) -> Any:
+        write("while it is read")
+        return read(self, *args)
+
+    def explanation_texts(*args: Any) -> Any:
+        write("while it is made ready")
+        return explain(*args)
+
+    monkeypatch.setattr(RowReader, "claims", claims)
+    monkeypatch.setattr(sqlite_settle, "explanation_texts", explanation_texts)
+    held = await ledger.claim(3, LEASE)
+    assert await ledger.settle([settlement(claim) for claim in held], worker="w") == []
+    assert wrote == ["while it is read", "while it is made ready"]
+
+
+async def test_a_lease_is_whole_however_long_its_claim_had_to_wait(
+    database: Database, clock: VirtualClock, other: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease begins when the row is held: one that began when it was asked for could be over before."""
+    ledger = own_ledger(database)
+    await ledger.add([NewTask(kind="job", key="k")])
+
+    def sleep(_span: float) -> None:
+        clock.advance(LEASE + timedelta(seconds=1))
+        other.execute("COMMIT")
+
+    monkeypatch.setattr(group_commit, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    other.execute("BEGIN IMMEDIATE")
+    [claim] = await ledger.claim(1, LEASE)
+    assert claim.task.lease_until == clock.now() + LEASE

@@ -33,6 +33,7 @@ from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.json_text import decode_json
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
+from redrive.ledgers.sql.seam import Prepared
 from redrive.ledgers.sql.settle import ExtraColumns
 from redrive.ports import Actor, Page, Return
 
@@ -225,7 +226,13 @@ class PgmqLedger(SqlLedger):
     # --- settle and extend ------------------------------------------------------------------------------------------
 
     def _settle_each(
-        self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
+        self,
+        connection: Connection,
+        settlements: list[Settlement],
+        worker: str,
+        *,
+        wait: bool = False,
+        prepared: Prepared | None = None,  # noqa: ARG002 - there are queues on PostgreSQL alone
     ) -> list[Unwritten]:
         held, unwritten = self._held(connection, [one.claim for one in settlements], wait=wait)
         ours = [one for one in settlements if self._message(one.claim) in held] if unwritten else settlements

@@ -69,6 +69,7 @@ class PortableSettle(SettleInSteps):
         settlements: Sequence[Settlement],
         now: datetime | None,
         said: Parameters,
+        parts: None,  # noqa: ARG002 - nothing is prepared here
     ) -> set[TaskId]:
         left = self._update(connection, settlements, now)
         if settled := without(settlements, left):

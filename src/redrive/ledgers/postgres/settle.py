@@ -41,7 +41,7 @@ from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch, Shapes
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.minute import add_up
-from redrive.ledgers.sql.seam import Columns, Dialect, Parameters, SettleRows
+from redrive.ledgers.sql.seam import Columns, Dialect, Parameters, Prepared, SettleRows
 from redrive.ledgers.sql.settle import started_at
 from redrive.ledgers.sql.times import Instant, comparable
 
@@ -76,6 +76,9 @@ class PostgresSettle:
             for gated in (False, True)
         }
 
+    def prepare(self, settlements: Sequence[Settlement], now: datetime | None) -> None:
+        """See `SettleWriter.prepare`: nothing waits while this process prepares."""
+
     def write(
         self,
         connection: Connection,
@@ -85,6 +88,7 @@ class PostgresSettle:
         worker: str,
         now: datetime | None,
         wait: bool,
+        prepared: Prepared | None = None,  # noqa: ARG002 - there is none
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         gated = self._rows.has_gates and any(one.claim.task.gate is not None for one in settlements)

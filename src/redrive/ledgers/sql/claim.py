@@ -38,7 +38,7 @@ from redrive.ledgers.sql.gate_rows import GateAsk
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import quoted
 from redrive.ledgers.sql.rows import RowReader
-from redrive.ledgers.sql.seam import Parameters, Runs
+from redrive.ledgers.sql.seam import Parameters, Runs, Taken, Takes
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.suspects import Suspects
 
@@ -298,13 +298,30 @@ class Claiming(Due):
                 if not known:
                     return []
         self._turn += 1
+        if not self._tells_claims and isinstance(self._claiming.claim(len(known or ())), Takes):
+            taken = await self.database.statement(self._take, limit, lease, known, self._turn, fence)
+            return await self._read_taken(taken, fence, lease)
         run = self.database.write if self._tells_claims else self.database.statement
         return await run(self._claim, limit, lease, known, self._turn, fence)
 
     def _claim(
         self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
     ) -> list[Claim]:
-        parameters = {
+        statement, parameters = self._ask(limit, lease, kinds, turn, fence)
+        return self._told(connection, self._read_claims(connection, statement, parameters, lease))
+
+    def _take(
+        self, connection: Connection, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
+    ) -> Taken:
+        statement, parameters = self._ask(limit, lease, kinds, turn, fence)
+        assert isinstance(statement, Takes)
+        return statement.take(connection, parameters)
+
+    def _ask(
+        self, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
+    ) -> tuple[Runs, Parameters]:
+        """Asked in the transaction: the lease begins when it does, however long it had to wait."""
+        return self._claiming.claim(len(kinds or ())), {
             "limit": limit,
             # A single place cannot be shared, so every fourth is for a first try.
             "retry_share": limit * 3 // 4 if limit > 1 else int(turn % 4 != 0),
@@ -312,8 +329,18 @@ class Claiming(Due):
             **self._times(lease=lease),
             **kind_parameters(kinds),
         }
-        statement = self._claiming.claim(len(kinds or ()))
-        return self._told(connection, self._read_claims(connection, statement, parameters, lease))
+
+    async def _read_taken(self, taken: Taken, fence: UUID, lease: timedelta) -> list[Claim]:
+        """The claims of a transaction that is over: to read a thousand takes as long as to hold them, and others may write meanwhile."""
+        try:
+            claims = self._claim_reader.claims(taken(), fence, lease)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            claims = await self.database.read(self._sifted, {"fence": fence}, lease)
+        if self._suspects.doubted(claims):
+            return await self.database.read(self._suspects.marked, claims)
+        return claims
 
     def _told(self, connection: Connection, read: list[Claim]) -> list[Claim]:
         """The claims, suspects marked, after what is written beside them was."""
@@ -341,11 +368,21 @@ class Claiming(Due):
         except Exception as error:
             if not is_unreadable(error):
                 raise
-        # They are held all the same. Read again one by one, so that a bad one costs no other its claim.
+        return self._sifted(connection, parameters, lease, abandoned)
+
+    def _sifted(
+        self,
+        connection: Connection,
+        parameters: Parameters,
+        lease: timedelta,
+        abandoned: Mapping[TaskId, Abandoned] | None = None,
+    ) -> list[Claim]:
+        """Rows that are held and could not be read together, read again one by one: so a bad one costs no other its claim."""
+        fence = parameters["fence"]
         ids = parameters.get("ids") or connection.execute(self._claiming.held_under, {"fence": fence}).scalars().all()
         columns = [*self._claiming.columns, self._claiming.present]
         rows = sift(connection, columns, self._mapped.id, ids, self._times(lease=lease))
-        return reader.sifted_claims(rows, fence, lease, abandoned)
+        return self._claim_reader.sifted_claims(rows, fence, lease, abandoned)
 
     def _in_turn(self, kinds: list[str]) -> list[str]:
         """Every kind gets its turn at the front, so that none is starved by another.

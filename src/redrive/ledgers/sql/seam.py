@@ -8,7 +8,7 @@ server's present. SQLite has none, so the instant is computed here, and is bound
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import sqlalchemy
 from sqlalchemy import CTE, ColumnElement, Connection, Delete, FromClause, Insert, Label, Select, Table, Update
@@ -48,11 +48,24 @@ class SettleRows(Protocol):
         ...
 
 
+class Prepared(NamedTuple):
+    """What was made of settlements before their transaction, and for which instant."""
+
+    now: datetime
+    parts: Any
+    """The batches, as their writer wants them."""
+    rolled_up: Parameters
+
+
 class SettleWriter(Protocol):
     """Writes settlements: rows, history and rollup, in as few statements as the database needs."""
 
     one_statement: bool
     """Whether it is one statement, which commits by itself, or several that need a transaction."""
+
+    def prepare(self, settlements: Sequence[Settlement], now: datetime | None) -> Prepared | None:
+        """What `write` needs of all of these and can be made before the transaction; None where it had better do so itself."""
+        ...
 
     def write(
         self,
@@ -63,10 +76,12 @@ class SettleWriter(Protocol):
         worker: str,
         now: datetime | None,
         wait: bool,
+        prepared: Prepared | None = None,
     ) -> Sequence[Settlement]:
         """Write those whose fence is still there; returns the others. No two are of the same task.
 
-        Rows that somebody has locked are waited for, or left out.
+        Rows that somebody has locked are waited for, or left out. `prepared` is what `prepare` made of the same settlements for the
+        same instant.
         """
         ...
 
@@ -76,6 +91,19 @@ class Runs(Protocol):
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Run it; what it returns."""
+        ...
+
+
+Taken = Callable[[], Sequence[Sequence[Any]]]
+"""Reads what a statement has returned. It needs no connection any more."""
+
+
+@runtime_checkable
+class Takes(Runs, Protocol):
+    """The same where nobody else can write while it runs: what it returns is best read when the transaction is over."""
+
+    def take(self, connection: Connection, parameters: Mapping[str, Any]) -> Taken:
+        """Run it; what reads what it returns."""
         ...
 
 

@@ -23,7 +23,7 @@ from redrive.ledgers.sql.database import StillLocked, run_within
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.predicates import columns_of, quoted
 from redrive.ledgers.sql.results import Results
-from redrive.ledgers.sql.seam import Columns, SettleWriter
+from redrive.ledgers.sql.seam import Columns, Prepared, SettleWriter
 from redrive.ledgers.sql.stacks import write_stacks
 from redrive.ledgers.stacks import NewStacks
 from redrive.ports import Within
@@ -192,7 +192,8 @@ class Settling(LedgerBase):
             alone = self._settle_writer.one_statement and not self._tells_settled and not Results.any_in(ordered)
             alone = alone and (self.effects is None or not self.effects.any_in(ordered))
             run = self.database.statement if alone else self.database.write
-            unwritten = await run(self._settle, ordered, worker, wait=False)
+            prepared = None if _meet(ordered) else self._settle_writer.prepare(ordered, self._now())
+            unwritten = await run(self._settle, ordered, worker, wait=False, prepared=prepared)
         except StillLocked:
             return [ClaimLocked(one.claim) for one in ordered]
         if self._gates_seen and any(one.claim.task.gate is not None for one in ordered):
@@ -213,10 +214,16 @@ class Settling(LedgerBase):
         return self._settle(connection, settlements, worker, wait=True)
 
     def _settle(
-        self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
+        self,
+        connection: Connection,
+        settlements: list[Settlement],
+        worker: str,
+        *,
+        wait: bool = False,
+        prepared: Prepared | None = None,
     ) -> list[Unwritten]:
-        if len({one.claim.task.id for one in settlements}) == len(settlements):
-            return self._settle_each(connection, settlements, worker, wait=wait)
+        if prepared is not None or not _meet(settlements):
+            return self._settle_each(connection, settlements, worker, wait=wait, prepared=prepared)
         # Several claims of one task, all but one of them lost: what was written is told by id, so they must not meet.
         unwritten, rest = list[Unwritten](), settlements
         while rest:
@@ -226,10 +233,17 @@ class Settling(LedgerBase):
         return unwritten
 
     def _settle_each(
-        self, connection: Connection, settlements: list[Settlement], worker: str, *, wait: bool = False
+        self,
+        connection: Connection,
+        settlements: list[Settlement],
+        worker: str,
+        *,
+        wait: bool = False,
+        prepared: Prepared | None = None,
     ) -> list[Unwritten]:
+        now = self._now() if prepared is None else prepared.now
         rest = self._settle_writer.write(
-            connection, settlements, ledger=self.name, worker=worker, now=self._now(), wait=wait
+            connection, settlements, ledger=self.name, worker=worker, now=now, wait=wait, prepared=prepared
         )
         if self._tells_settled and len(rest) < len(settlements):  # what it writes beside is its own kind of result
             self.beside.settled(connection, _without(settlements, rest) if rest else settlements)
@@ -242,6 +256,11 @@ class Settling(LedgerBase):
     async def settled_by(self, claims: Sequence[Claim], worker: str) -> list[Claim]:
         """See `Ledger.settled_by`."""
         return await self.database.read(self._fences.ended_by, claims, self.name, worker) if claims else []
+
+
+def _meet(settlements: Sequence[Settlement]) -> bool:
+    """Whether some of them are of the same task."""
+    return len({one.claim.task.id for one in settlements}) < len(settlements)
 
 
 def _without(settlements: Sequence[Settlement], rest: Sequence[Settlement]) -> list[Settlement]:

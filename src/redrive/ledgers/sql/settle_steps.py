@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, and_
 
@@ -16,7 +16,7 @@ from redrive.ledgers.sql.batches import Batch, Shapes
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.gate_reading import settle_gates
 from redrive.ledgers.sql.minute import add_up
-from redrive.ledgers.sql.seam import Dialect, Parameters, SettleRows
+from redrive.ledgers.sql.seam import Dialect, Parameters, Prepared, SettleRows
 
 
 class Ending(NamedTuple):
@@ -44,6 +44,10 @@ class SettleInSteps(ABC):
         ours = and_(batch.match("id", rows.id), rows.fence == batch.rows.c.claim_id)
         return Ending(batch, Compiled(rows.update(batch.rows, ours).returning(rows.id)))
 
+    def prepare(self, settlements: Sequence[Settlement], now: datetime | None) -> Prepared | None:  # noqa: ARG002
+        """See `SettleWriter.prepare`."""
+        return None
+
     def write(
         self,
         connection: Connection,
@@ -53,15 +57,17 @@ class SettleInSteps(ABC):
         worker: str,
         now: datetime | None,
         wait: bool,
+        prepared: Prepared | None = None,
     ) -> Sequence[Settlement]:
         """See `SettleWriter.write`."""
         present = self._begin(connection, now, wait=wait)
         said = {"ledger": ledger, "worker": worker, "version": build(), "ended_at": present}
-        left = self._end(connection, settlements, now, said)
+        left = self._end(connection, settlements, now, said, None if prepared is None else prepared.parts)
         settled = without(settlements, left)
         if settled:
             minute = {"minute": present.replace(second=0, microsecond=0), "ledger": ledger, "worker": worker}
-            self._roll_up.rows(connection, {**rolled_up(settled), **minute})
+            amounts = rolled_up(settled) if prepared is None or left else prepared.rolled_up
+            self._roll_up.rows(connection, {**amounts, **minute})
             if self._rows.has_gates:
                 settle_gates(connection, self._dialect, ledger, settled, present)
         return [] if not left else [one for one in settlements if one.claim.task.id in left]
@@ -86,10 +92,11 @@ class SettleInSteps(ABC):
         settlements: Sequence[Settlement],
         now: datetime | None,
         said: Parameters,
+        parts: Any,
     ) -> set[TaskId]:
         """End the claims whose fence is still there, and write an attempt for each; the ids of the others.
 
-        `said` is what the attempts have in common.
+        `said` is what the attempts have in common, `parts` what was prepared of them.
         """
 
 

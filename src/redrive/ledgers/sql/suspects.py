@@ -30,13 +30,15 @@ class Suspects:
 
     def marked(self, connection: Connection, claims: list[Claim]) -> list[Claim]:
         """The claims of a batch, suspects marked as such."""
-        doubted = claims
-        if self._has_errors:
-            doubted = [claim for claim in claims if claim.task.last_error == LEASE_EXPIRED_ERROR]
+        doubted = self.doubted(claims)
         if not doubted:
             return claims
         found = set(self._ask(connection, self._lost_last, [claim.task.id for claim in doubted]).scalars())
         return [claim._replace(suspect=True) if str(claim.task.id) in found else claim for claim in claims]
+
+    def doubted(self, claims: list[Claim]) -> list[Claim]:
+        """Those of which only the history knows whether they are."""
+        return [one for one in claims if one.task.last_error == LEASE_EXPIRED_ERROR] if self._has_errors else claims
 
     def lost_alone(self, connection: Connection, ids: Sequence[TaskId]) -> Counter[str]:
         """How many runs of each task were lost while nothing ran beside them, by the text of its id."""

@@ -6,6 +6,7 @@ row has, the rows are read as they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Boolean, ColumnElement, Connection, Integer, String, Text, Uuid, bindparam, func, select
@@ -14,7 +15,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.compiled import Compiled
-from redrive.ledgers.sql.seam import Dialect, HeldRows
+from redrive.ledgers.sql.seam import Dialect, HeldRows, Taken
 from redrive.ledgers.sql.times import Instant
 from redrive.ledgers.sqlite.json_batches import from_json
 
@@ -52,32 +53,46 @@ class SqliteClaim:
 
     def rows(self, connection: Connection, parameters: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """See `Runs.rows`."""
+        return self.take(connection, parameters)()
+
+    def take(self, connection: Connection, parameters: Mapping[str, Any]) -> Taken:
+        """See `Takes.take`."""
         taken = self._find.scalar(connection, parameters)
         if taken == "[]":
-            return ()
-        held = {**parameters, "taken": taken}
+            return tuple
+        held, present = {**parameters, "taken": taken}, parameters[self._present]
         self._hold.rows(connection, held)
-        columns = self._read_columns(connection, held) if self._as_json else None
-        if columns is None:
-            return self._read_rows.rows(connection, held)
+        text = self._read_text(connection, held) if self._as_json else None
+        if text is not None and not self._is_strange:
+            return lambda: self._rows(_columns(text), present)
+        columns = None if text is None else _columns(text)
+        if columns is None or any(float in set(map(type, column)) for column in columns):  # a number may be cut
+            rows = self._read_rows.rows(connection, held)
+            return lambda: rows
+        return lambda: self._rows(columns, present)
+
+    def _rows(self, columns: list[Sequence[Any]], present: datetime) -> Sequence[Sequence[Any]]:
+        """The rows of columns as they are stored."""
         for at, convert in self._converts:
             columns[at] = list(map(convert, columns[at]))
         for at, convert in self._converts_alike:  # what was added together has the same times
             known = {cell: convert(cell) for cell in set(columns[at])}
             amount = len(columns[at])
             columns[at] = [*known.values()] * amount if len(known) == 1 else [known[cell] for cell in columns[at]]
-        return list(zip(*columns, (parameters[self._present],) * len(columns[0]), strict=True))
+        return list(zip(*columns, (present,) * len(columns[0]), strict=True))
 
-    def _read_columns(self, connection: Connection, held: Mapping[str, Any]) -> list[Sequence[Any]] | None:
-        """The rows as they are stored now, by columns; None where JSON does not say exactly what they have."""
+    def _read_text(self, connection: Connection, held: Mapping[str, Any]) -> str | None:
+        """The rows as they are stored now; None where JSON cannot hold what they have."""
         try:
-            columns: list[Sequence[Any]] = list(zip(*from_json(self._read.scalar(connection, held)), strict=True))
+            return str(self._read.scalar(connection, held))
         except DBAPIError as error:
             if not any(said in str(error.orig) for said in _NOT_JSON):
                 raise
             return None
-        cut = self._is_strange and any(float in set(map(type, column)) for column in columns)
-        return None if cut else columns
+
+
+def _columns(text: str) -> list[Sequence[Any]]:
+    return list(zip(*from_json(text), strict=True))
 
 
 def _stored(type_: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:

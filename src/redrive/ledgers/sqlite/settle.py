@@ -31,10 +31,11 @@ from sqlalchemy import (
 from redrive.core.decide import Settlement, explanation_texts
 from redrive.core.states import State
 from redrive.core.task import TaskId
+from redrive.ledgers.rollup import rolled_up
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.batches import Batch, Shapes
 from redrive.ledgers.sql.compiled import Compiled
-from redrive.ledgers.sql.seam import Columns, Dialect, Parameters, SettleRows
+from redrive.ledgers.sql.seam import Columns, Dialect, Parameters, Prepared, SettleRows
 from redrive.ledgers.sql.settle import started_at
 from redrive.ledgers.sql.settle_steps import SettleInSteps
 from redrive.ledgers.sql.times import Instant
@@ -53,6 +54,16 @@ class _Write(NamedTuple):
 
     batch: Batch
     statement: Compiled
+
+
+class _Part(NamedTuple):
+    """Settlements that are alike, and what is written of them: their history, and how their rows end."""
+
+    settlements: Sequence[Settlement]
+    record: Compiled
+    recorded: Parameters
+    end: Compiled
+    ended: Parameters
 
 
 class SqliteSettle(SettleInSteps):
@@ -76,22 +87,35 @@ class SqliteSettle(SettleInSteps):
         settlements: Sequence[Settlement],
         now: datetime | None,
         said: Parameters,
+        parts: Sequence[_Part] | None,
     ) -> set[TaskId]:
         left = set[TaskId]()
-        for part in _parts(settlements):
-            if self._write_attempts(connection, part, said) != len(part):
-                left |= self._update(connection, part, now)
-                continue
-            columns = self._rows.by_columns(part, now)
-            end = self._ends.of(columns)
-            end.statement.changed(connection, end.batch.of_columns(columns) | self._dialect.times(now))
+        for part in self._prepare(settlements, now) if parts is None else parts:
+            # How many attempts are written is how many of them are ours.
+            if part.record.changed(connection, part.recorded | said) == len(part.settlements):
+                part.end.changed(connection, part.ended)
+            else:
+                left |= self._update(connection, part.settlements, now)
         return left
 
-    def _write_attempts(self, connection: Connection, settled: Sequence[Settlement], said: Parameters) -> int:
-        """Write the history of those that are ours; how many they are."""
-        attempts = _attempts(settled, named=self._task_id is None)
-        record = self._records.of(attempts)
-        return record.statement.changed(connection, record.batch.of_columns(attempts) | said)
+    def prepare(self, settlements: Sequence[Settlement], now: datetime | None) -> Prepared | None:
+        """See `SettleWriter.prepare`: nobody else can write while the transaction lasts, so it should only write.
+
+        What passes a gate is settled at the instant of its transaction, which may come much later.
+        """
+        if self._rows.has_gates and any(one.claim.task.gate is not None for one in settlements):
+            return None
+        assert now is not None
+        return Prepared(now, self._prepare(settlements, now), rolled_up(settlements))
+
+    def _prepare(self, settlements: Sequence[Settlement], now: datetime | None) -> list[_Part]:
+        parts, times = [], self._dialect.times(now)
+        for part in _parts(settlements):
+            attempts, columns = _attempts(part, named=self._task_id is None), self._rows.by_columns(part, now)
+            record, end = self._records.of(attempts), self._ends.of(columns)
+            recorded, ended = record.batch.of_columns(attempts), end.batch.of_columns(columns) | times
+            parts.append(_Part(part, record.statement, recorded, end.statement, ended))
+        return parts
 
     def _end_of(self, same: Collection[str]) -> _Write:
         """The update of those that are ours."""
