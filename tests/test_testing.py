@@ -49,6 +49,21 @@ def test_the_clock_moves_only_when_it_is_moved():
         VirtualClock(datetime(2031, 2, 3))
 
 
+async def test_spans_are_taken_as_everywhere(app, clock):
+    """A number is seconds, and text has a unit; a clock may go backwards, by a timedelta."""
+    began = clock.now()
+    assert clock.advance(5) == began + timedelta(seconds=5)
+    assert clock.advance("2m") == began + timedelta(seconds=125)
+    assert clock.advance(timedelta(seconds=-125)) == began
+    app.handler("mail")(lambda task: None)
+    await app.add("mail", key="a", delay="5m")
+    await drain(app, clock=clock, until=60)
+    assert clock.now() == began + timedelta(seconds=60)
+    await assert_waiting(app, "a", due_in="4m", tolerance=1)
+    with pytest.raises(UsageError, match="until must be written as seconds"):
+        await drain(app, clock=clock, until="soon")
+
+
 def test_temporary_urls_differ():
     """Each test has a file of its own."""
     assert temporary_url() != temporary_url()

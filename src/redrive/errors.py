@@ -153,7 +153,7 @@ class TransitionError(LedgerError):
 class TaskError(Exception):
     """What a handler raises to say how its failure is to be treated."""
 
-    def __init__(self, message: str = "", *, retry_after: timedelta | float | None = None) -> None:
+    def __init__(self, message: str = "", *, retry_after: timedelta | float | str | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
 

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from redrive.app import Redrive
 from redrive.core.decide import Settlement, decide
-from redrive.core.durations import format_duration
+from redrive.core.durations import Span, format_duration, read_span
 from redrive.core.outcome import LeaseExpired
 from redrive.core.states import State
 from redrive.core.task import Attempt, Claim, Task
@@ -54,6 +54,11 @@ TICK = timedelta(milliseconds=1)
 LOOKS_MAX = 100
 
 
+def _span(name: str, span: Span) -> timedelta:
+    """As everywhere; but time that is moved may be long, and go backwards."""
+    return span if isinstance(span, timedelta) else read_span(name, span)
+
+
 class VirtualClock:
     """A clock that stands still until it is moved. It is what a ledger believes, also on PostgreSQL."""
 
@@ -66,9 +71,9 @@ class VirtualClock:
         """The instant at which the clock stands."""
         return self._now
 
-    def advance(self, span: timedelta) -> datetime:
-        """Move the clock; also backwards, as clocks sometimes do."""
-        self._now += span
+    def advance(self, span: Span) -> datetime:
+        """Move the clock; a timedelta may be negative, as clocks sometimes go backwards."""
+        self._now += _span("span", span)
         return self._now
 
 
@@ -100,7 +105,7 @@ async def drain(
     app: Redrive,
     *,
     clock: VirtualClock | None = None,
-    until: datetime | timedelta | None = None,
+    until: datetime | Span | None = None,
     tasks_max: int = 10_000,
 ) -> Drained:
     """Run every task that is due, one after the other, in all lanes with handlers; settle leases that ran out.
@@ -124,7 +129,8 @@ async def drain(
         if clock is None:
             await _run_due(lanes, tasks_max)
         else:
-            await _run_all(lanes, tasks_max, clock, clock.now() + until if isinstance(until, timedelta) else until)
+            ends = until if until is None or isinstance(until, datetime) else clock.now() + _span("until", until)
+            await _run_all(lanes, tasks_max, clock, ends)
     return drained
 
 
@@ -256,8 +262,8 @@ async def assert_waiting(
     key: str,
     *,
     failures: int | None = None,
-    due_in: timedelta | None = None,
-    tolerance: timedelta = TICK,
+    due_in: Span | None = None,
+    tolerance: Span = TICK,
 ) -> Task:
     """The task waits after so many failures and is due after `due_in`; give a `tolerance` where time is real."""
     seen = await _look(app, key)
@@ -265,9 +271,9 @@ async def assert_waiting(
     if failures is not None and seen.task.failures != failures:
         seen.fail(f"has failed {seen.task.failures} times, not {failures}")
     if due_in is not None:
-        wait = (seen.task.due_at or seen.now) - seen.now
-        if abs(wait - due_in) > tolerance:
-            seen.fail(f"is due in {format_duration(wait)}, not in {format_duration(due_in)}")
+        wait, wanted = (seen.task.due_at or seen.now) - seen.now, _span("due_in", due_in)
+        if abs(wait - wanted) > _span("tolerance", tolerance):
+            seen.fail(f"is due in {format_duration(wait)}, not in {format_duration(wanted)}")
     return seen.task
 
 

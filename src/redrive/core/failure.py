@@ -6,14 +6,23 @@ redacted and shortened here, before anything is stored or logged, so no secret l
 
 import re
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from redrive.core.durations import ZERO
-from redrive.errors import BusinessError, PermanentError, PolicyError, RateLimitedError, TaskError, TransientError
+from redrive.core.durations import ZERO, read_span
+from redrive.errors import (
+    BusinessError,
+    DurationError,
+    PermanentError,
+    PolicyError,
+    RateLimitedError,
+    TaskError,
+    TransientError,
+)
 
 ERROR_CHARS_MAX = 2000
 
@@ -140,6 +149,8 @@ _PATIENCE_SECONDS_MAX = 1e9
 def _patience(asked: object, headers: object) -> timedelta | None:
     try:
         if isinstance(asked, str) and not asked.strip().isdigit():
+            with suppress(DurationError):
+                return read_span("retry_after", asked.strip())
             # An HTTP date; the response's own Date is the clock that it was written by.
             date = headers.get("Date")  # type: ignore[attr-defined]
             asked = (parsedate_to_datetime(asked) - parsedate_to_datetime(date)).total_seconds()
