@@ -321,6 +321,8 @@ def _sent(store: str, served: Served, amount: int, what: str, send: Callable[[in
     faults = {answer: often for answer, often in answers.items() if answer.startswith(("5", "no answer", "stopped"))}
     for one, often in [*faults.items()][:20]:
         print(f"   {often} times {one}")
+    tenths = ", ".join(f"{memory[number * len(memory) // 10]:.0f}" for number in range(10))
+    print(f"  memory at each tenth of the way: {tenths}, {memory[-1]:.0f} MiB", flush=True)
     begun, grown = _grown(memory)
     statuses = Counter[str]()
     for answer, often in answers.items():
