@@ -11,16 +11,19 @@ killed is kept: a second run tries the others again, until their module changes 
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
+from proof.mutation.drawn import SEED, tried_of
 from proof.mutation.looked_at import LOOKED_AT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,15 +32,44 @@ WITH = ("mutmut==3.8.0", "pytest==9.0.3", "pytest-asyncio==1.5.0", "pytest-timeo
 PAGE = ROOT / "docs" / "proof-mutants.md"
 INTRODUCTION = """# Mutants
 
-Code is broken in small ways, one at a time: a number is one more, `and` is `or`, a text is another. A test must notice. These modules were
-tried whole by `python -m proof.mutants`, each mutant by the tests of its module and, where it was run without `--own`, by others that
-reach it for up to a second. A mutant that never ended was noticed too. Only this program writes here.
+Code is broken in small ways, one at a time: a number is one more, `and` is `or`, a text is another. A test must notice. Here stands what
+`python -m proof.mutants` tried, each mutant by the tests of its module and, where it was run without `--own`, by others that reach it for
+up to a second. A mutant that never ended was noticed too. Where fewer were tried than there are, those were drawn with the seed {seed}. A
+survivor was looked at if somebody says below why no test tells it apart. Modules that have no line have no figure.
 
-| module | mutants | killed | timed out | survived | without a test | noticed |
-| --- | --- | --- | --- | --- | --- | --- |
+Of {control} runs without a mutant, {failed} failed. Only this program writes here.
+
+| module | mutants | tried | killed | timed out | survived | without a test | noticed | looked at |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
 """
+ENDS = ("killed", "timed out", "survived", "without a test")
+SAMPLE_MIN = 20
+UNSEEN = "not looked at yet"
+ROW = re.compile(r"^\| `([\w.]+)` ((?:\| \d+ ){6})\|", re.MULTILINE)
+SURVIVOR = re.compile(
+    r"^- `(\w+\.\w+)\.([^`]*)`: [^\n]*\n\n  ```diff\n  - ([^\n]*)\n  \+ ([^\n]*)\n  ```", re.MULTILINE
+)
 CHOSEN = {"core": "not postgres", "engine": "not postgres and not simulation"}
 """By room the tests that are to notice: those of the room, where a database is needed on SQLite."""
+
+
+class Survivor(NamedTuple):
+    """A mutant that no test has noticed: where, and the change."""
+
+    module: str
+    function: str
+    took: str
+    gave: str
+
+    @property
+    def why(self) -> str:
+        """What is known of it."""
+        return LOOKED_AT.get(self.module, {}).get(self.gave or self.took, UNSEEN)
+
+    def told(self) -> str:
+        """As it stands on the page."""
+        change = f"  ```diff\n  - {self.took}\n  + {self.gave}\n  ```"
+        return f"- `{self.module}.{self.function}`: {self.why}\n\n{change}"
 
 
 def main(given: Sequence[str]) -> int:
@@ -69,14 +101,7 @@ def _run(room: str, names: Sequence[str], said: Sequence[str]) -> None:
         (packages / "project.pth").write_text(sysconfig.get_path("purelib") + "\n")  # behind its own: its pytest wins
     if "--anew" in said:
         shutil.rmtree(place, ignore_errors=True)
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    shutil.rmtree(place / "mutants" / "tests", ignore_errors=True)  # a file may have another name now
-    broken = {f"src/redrive/{one.replace('.', '/')}.py" for one in names}
-    for name in listed.splitlines():
-        if name.startswith(("src/", "tests/", "bench/", "proof/", "pyproject.toml", "README.md")):
-            target = (place if name in broken else place / "mutants") / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target)
+    _copy(place, {f"src/redrive/{one.replace('.', '/')}.py" for one in names})
     python, tried = environment / "bin" / "python", "mutants/proof/mutation/tried.py"
     run = [str(python), "-W", "ignore", tried, CHOSEN[room], *(f"redrive.{one}" for one in names)]
     run += ["--own"] if "--own" in said else []
@@ -84,16 +109,37 @@ def _run(room: str, names: Sequence[str], said: Sequence[str]) -> None:
     subprocess.run(run, cwd=place, check=True, env=os.environ | here)
 
 
+def _copy(place: Path, broken: Collection[str]) -> None:
+    """Copy the tree: what is to be broken beside the rest, so that its mutants stand there instead."""
+    shutil.rmtree(place / "mutants" / "tests", ignore_errors=True)  # a file may have another name now
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in listed.splitlines():
+        if name.startswith(("src/", "tests/", "bench/", "proof/", "pyproject.toml", "README.md")):
+            target = (place if name in broken else place / "mutants") / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target)
+
+
 def _ends(room: str, name: str) -> list[dict[str, str]]:
-    """What became of each mutant of a module as it was broken last, by the last time that it was tried."""
+    """What became of the mutants of a module as it was broken last, by the last time that each was tried, in the order of `drawn`."""
     module = f"redrive.{name}"
     broken = PLACE / room / "mutants" / "src" / f"{module.replace('.', '/')}.py"
-    if not broken.exists():
+    if not broken.exists() or not (PLACE / room / "ended.jsonl").exists():
         return []
     digest = sha256(broken.read_bytes()).hexdigest()[:12]
-    with (PLACE / room / "ended.jsonl").open() as lines:
-        ended = {one["key"]: one for one in map(json.loads, lines) if one["of"] == digest}
-    return [one for key, one in ended.items() if key.startswith(f"{module}.")]
+    ended = {one["key"]: one for one in _lines(room) if one["of"] == digest}
+    return tried_of(_keys(room, name), ended)
+
+
+def _lines(room: str) -> list[dict[str, str]]:
+    ended = PLACE / room / "ended.jsonl"
+    return [json.loads(line) for line in ended.read_text().splitlines()] if ended.exists() else []
+
+
+def _keys(room: str, name: str) -> list[str]:
+    """The mutants that a module has."""
+    told = PLACE / room / "mutants" / "src" / "redrive" / f"{name.replace('.', '/')}.py.meta"
+    return list(json.loads(told.read_text())["exit_code_by_key"]) if told.exists() else []
 
 
 def _tell(room: str, names: Sequence[str], *, shown: bool) -> None:
@@ -117,43 +163,47 @@ def _line(name: str, ends: Counter[str]) -> None:
 
 
 def _publish() -> None:
-    """Write down what was tried of modules that were tried whole, and every mutant of them that survived."""
-    lines, survivors, totals = list[str](), list[str](), defaultdict[str, Counter[str]](Counter)
+    """Write down what was tried of each module, and every mutant that survived. What was tried before stays where it was more."""
+    before = PAGE.read_text()
+    figures = {one[1]: [int(figure) for figure in re.findall(r"\d+", one[2])] for one in ROW.finditer(before)}
+    survivors = defaultdict[str, list[Survivor]](list)
+    for one in SURVIVOR.finditer(before):
+        survivors[one[1]].append(Survivor(*one.groups()))
+    for name in [name for room in CHOSEN for name in _modules(room)]:
+        room = name.partition(".")[0]
+        ends, amount = _ends(room, name), len(_keys(room, name))
+        if not ends or len(ends) < min(amount, max(SAMPLE_MIN, figures.get(name, [0, 0])[1])):
+            continue
+        counted = Counter(one["end"] for one in ends)
+        figures[name] = [amount, len(ends), *(counted[end] for end in ENDS)]
+        survivors[name] = [_survivor(name, one) for one in ends if one["end"] in ("survived", "without a test")]
+    lines, told = list[str](), list[str]()
     for room in CHOSEN:
-        for name in _modules(room):
-            ends = _ends(room, name)
-            if not ends or len(ends) < _amount(room, name):
-                continue
-            counted = Counter(one["end"] for one in ends)
-            totals[room].update(counted)
-            lines.append(_row(f"`{name}`", counted))
-            survivors += _looked_at(name, ends)
-    lines += [_row(f"**all of these of `{room}`**", counted) for room, counted in totals.items()]
-    PAGE.write_text(INTRODUCTION + "\n".join([*lines, "", "## Survivors", "", *survivors]) + "\n")
+        names = [name for name in _modules(room) if name in figures]
+        lines += [_row(f"`{name}`", figures[name], survivors[name]) for name in names]
+        told += [one.told() for name in names for one in survivors[name]]
+        if names:
+            total = [sum(column) for column in zip(*(figures[name] for name in names), strict=True)]
+            lines.append(
+                _row(f"**all of these of `{room}`**", total, [one for name in names for one in survivors[name]])
+            )
+    without = [one["end"] for room in CHOSEN for one in _lines(room) if not one["key"]]
+    introduction = INTRODUCTION.format(seed=SEED, control=len(without), failed=len(without) - without.count("survived"))
+    PAGE.write_text(introduction + "\n".join([*lines, "", "## Survivors", "", *told]) + "\n")
 
 
-def _amount(room: str, name: str) -> int:
-    """How many mutants a module has."""
-    told = PLACE / room / "mutants" / "src" / "redrive" / f"{name.replace('.', '/')}.py.meta"
-    return len(json.loads(told.read_text())["exit_code_by_key"])
+def _row(name: str, figures: Sequence[int], survivors: Sequence[Survivor]) -> str:
+    _, tried, killed, timed_out, *_ = figures
+    looked_at = sum(one.why != UNSEEN for one in survivors)
+    told = " | ".join(f"{figure}" for figure in figures)
+    return f"| {name} | {told} | {(killed + timed_out) / tried:.1%} | {looked_at} of {len(survivors)} |"
 
 
-def _row(name: str, ends: Counter[str]) -> str:
-    noticed = ends["killed"] + ends["timed out"]
-    told = (ends.total(), ends["killed"], ends["timed out"], ends["survived"], ends["without a test"])
-    return f"| {name} | {' | '.join(f'{amount:,}' for amount in told)} | {noticed / ends.total():.1%} |"
-
-
-def _looked_at(name: str, ends: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Each survivor of a module: where, the change, and what is known of it."""
-    for one in ends:
-        if one["end"] in ("survived", "without a test"):
-            function = one["key"].removeprefix(f"redrive.{name}.").rpartition("__mutmut_")[0]
-            changed = one["change"].splitlines()
-            took, gave = (" ".join(line[1:].strip() for line in changed if line[0] == sign) for sign in "-+")
-            why = LOOKED_AT.get(name, {}).get(gave or took, "not looked at yet")
-            shown = function.removeprefix("x_").removeprefix("xǁ").replace("ǁ", ".")
-            yield f"- `{name}.{shown}`: {why}\n\n  ```diff\n  - {took}\n  + {gave}\n  ```"
+def _survivor(name: str, ended: dict[str, str]) -> Survivor:
+    function = ended["key"].removeprefix(f"redrive.{name}.").rpartition("__mutmut_")[0]
+    changed = ended["change"].splitlines()
+    took, gave = (" ".join(line[1:].strip() for line in changed if line[0] == sign) for sign in "-+")
+    return Survivor(name, function.removeprefix("x_").removeprefix("xǁ").replace("ǁ", "."), took, gave)
 
 
 if __name__ == "__main__":

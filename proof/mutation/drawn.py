@@ -14,10 +14,11 @@ def drawn(keys: Iterable[str]) -> list[str]:
 
 
 def tried_of(keys: Iterable[str], ended: Mapping[str, dict[str, str]]) -> list[dict[str, str]]:
-    """What became of the first ones in that order, up to the first that has not ended."""
+    """What became of the first ones in that order, up to the first that has not ended. One that found no processor tells nothing."""
     told = []
     for key in drawn(keys):
         if key not in ended:
             break
-        told.append(ended[key])
+        if ended[key]["end"] != "starved":
+            told.append(ended[key])
     return told

@@ -245,11 +245,11 @@ class Trial:
         time.sleep(0.005)
 
     def _conclude(self, child: Child, code: int) -> None:
-        if code == IMPATIENT and child.starves():
-            if child.tries < TRIES_MAX:
-                self.left.append((child.key, child.tries + 1))
+        starved = code == IMPATIENT and child.starves()
+        if starved and child.tries < TRIES_MAX:
+            self.left.append((child.key, child.tries + 1))
             return
-        end = STATED.get(code, "killed")
+        end = "starved" if starved else STATED.get(code, "killed")
         if end == "killed":
             self.kills[child.items[child.test()]] += 1
         self._write(child.key, child.mutant, end, time.monotonic() - child.began)
