@@ -3,8 +3,10 @@
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from redrive.core.operation import ALL_NOW, Course, FateTally, OperationState, Ramp
-from redrive.core.operation_ahead import ahead, ends_a_second, takes, time_left
+from redrive.core.operation_ahead import FORECAST_MAX, Ahead, ahead, ends_a_second, takes, time_left
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 RUNNING = Course(state=OperationState.RUNNING, ramp=Ramp(), step=3, in_step=100)
@@ -66,3 +68,105 @@ def test_the_pace_is_that_of_the_last_minute():
     assert ends_a_second([*recent, NOW - timedelta(seconds=61)], NOW) == 0.3
     assert ends_a_second(recent[:2], NOW) is None
     assert ends_a_second([NOW] * 3, NOW) == 3
+    assert ends_a_second([NOW - timedelta(minutes=1)] * 3, NOW) == 3 / 60
+    assert ends_a_second([NOW + timedelta(seconds=1)] * 3, NOW) is None
+
+
+ONE_OUT = FateTally(total=2, released=1)
+ENDS = Ahead(does="Reports what failed again, and ends", means="those stay dead, each with its new cause")
+
+
+@pytest.mark.parametrize(
+    ("state", "tally", "lines"),
+    [
+        (
+            OperationState.GATHERING,
+            FateTally(total=1318),
+            [("Stores its set: 1,318 so far", "then it begins with the first step")],
+        ),
+        (
+            OperationState.UNAPPROVED,
+            FateTally(total=7),
+            [("Waits for another person's approval", "nothing has been released")],
+        ),
+        (
+            OperationState.PAUSED,
+            ONE_OUT,
+            [
+                ("1 that is out runs on", "what was released is not taken back"),
+                ("Does not release the one task that is left", "until somebody resumes it or gives it back"),
+            ],
+        ),
+        (
+            OperationState.HALTED,
+            TALLY,
+            [
+                ("39 that are out run on", "what was released is not taken back"),
+                (
+                    "Does not release any of the 1,187 tasks that are left",
+                    "until somebody resumes it or gives them back",
+                ),
+            ],
+        ),
+        (
+            OperationState.PAUSED,
+            FateTally(total=1, released=1, done=1),
+            [("Releases nothing: none are left", "resume it, and it ends")],
+        ),
+        (OperationState.GIVEN_BACK, ONE_OUT, [("1 that is out runs on", "it releases nothing more")]),
+        (OperationState.DONE, FateTally(total=1, released=1, done=1), []),
+    ],
+)
+def test_each_state_says_what_it_will_do(state, tally, lines):
+    """What is out, what is not released, and what a person can do about it."""
+    told = ahead(replace(RUNNING, state=state), tally, NOW, pace=1.0)
+    assert told == [Ahead(does=does, means=means) for does, means in lines]
+
+
+def test_a_run_tells_each_of_its_steps():
+    """What is out first, then what is missing of this step and the steps to come, then the rest, each with what it waits for."""
+    course = Course(state=OperationState.RUNNING, ramp=Ramp(), step=1, in_step=2)
+    tally = FateTally(total=1318, released=6, done=5)
+    out = "each is done, dead again, or waits for a second try"
+    step = "when the step before has ended"
+    assert Ramp().steps == (1, 5, 25, 100)
+    assert ahead(course, tally, NOW) == [
+        Ahead(does="Waits for 1 that is out", means=out),
+        Ahead(does="Releases 3 of step 2", means=step),
+        Ahead(does="Releases 25 of step 3", means=step),
+        Ahead(does="Releases 100 of step 4", means=step),
+        Ahead(
+            does="Releases then the last 1,184, 20 a second",
+            by=NOW + timedelta(seconds=1184 / 20),
+            at_the_earliest=True,
+        ),
+        ENDS,
+    ]
+    assert ahead(course, replace(tally, released=11, done=5), NOW)[0] == Ahead(
+        does="Waits for 6 that are out", means=out
+    )
+    whole = replace(course, in_step=5)
+    assert [one.does for one in ahead(whole, replace(tally, total=12), NOW)] == [
+        "Waits for 1 that is out",
+        "Releases 6 of step 3",
+        "Reports what failed again, and ends",
+    ]
+
+
+def test_a_forecast_of_more_than_a_year_is_none():
+    """By the pace or by the rate: whichever is too slow. A year itself is still told."""
+    year = int(FORECAST_MAX.total_seconds())
+    fast, slow = Ramp(rate=None), Ramp(rate=1, per=timedelta(days=1))
+    assert takes(year, fast, 1.0) == FORECAST_MAX
+    assert takes(year + 1, fast, 1.0) is None
+    assert takes(365, slow, 1.0) == FORECAST_MAX
+    assert takes(366, slow, 1.0) is None
+
+
+def test_what_is_left_or_out_has_a_time_left():
+    """As much as is there of the two; with neither, or with one that nobody can foretell, there is none."""
+    assert time_left(RUNNING, FateTally(total=20), 20.0) == timedelta(seconds=1)
+    assert time_left(RUNNING, FateTally(total=20, released=20), 20.0) == timedelta(seconds=1)
+    assert time_left(RUNNING, FateTally(total=40, released=20), 20.0) == timedelta(seconds=2)
+    far = FateTally(total=10**9 + 1, released=1)
+    assert time_left(RUNNING, far, 20.0) is None

@@ -1,7 +1,9 @@
 """Where exceptions came from: the same for all that failed alike, safe to keep, and with the user's own lines told apart."""
 
 import json
+import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.core import stack as stacks
-from redrive.core.stack import CHAIN_MAX, STACK_BYTES_MAX, Raised, read_stack, stack_lines, stack_of
+from redrive.core.stack import CHAIN_MAX, STACK_BYTES_MAX, Frame, Raised, read_stack, stack_lines, stack_of
 
 HERE = "tests/core/test_stack.py"
 
@@ -221,3 +223,142 @@ def test_code_that_is_gone_is_not_taken_for_new_code() -> None:
         stack = stack_of(caught(made.pop(f"made_{number}")))
         assert stack is not None
         assert f"made_{number}.py" in stack.text
+
+
+def raised_of(*frames: Frame, error: str = "ValueError", left_out: int = 0) -> Raised:
+    return Raised(error, frames, left_out)
+
+
+def library(number: int, code: str = "") -> Frame:
+    return Frame(f"lib/l{number}.py", number, "call", code, own=False)
+
+
+def mine(number: int, code: str = "") -> Frame:
+    return Frame(f"shop/m{number}.py", number, "sell", code, own=True)
+
+
+def test_lines_fold_what_is_not_the_users() -> None:
+    """The user's frames with their code; how many lines of libraries stand before, between and behind them; and the reasons."""
+    told = stack_lines(
+        [
+            raised_of(library(1), mine(1, "buy()"), mine(2), library(2), library(3), mine(3, "pay()"), library(4)),
+            raised_of(library(5), left_out=7, error="KeyError: <x>"),
+            raised_of(mine(4), error="OSError"),
+        ]
+    )
+    assert told == [
+        "ValueError",
+        "  … 1 line of libraries",
+        "  shop/m1.py:1 in sell",
+        "    buy()",
+        "  shop/m2.py:2 in sell",
+        "  … 2 lines of libraries",
+        "  shop/m3.py:3 in sell",
+        "    pay()",
+        "  … 1 line of libraries",
+        "because of KeyError: <x>",
+        "  … 8 lines of libraries",
+        "because of OSError",
+        "  shop/m4.py:4 in sell",
+    ]
+
+
+def test_a_long_stack_loses_the_code_of_libraries_first() -> None:
+    """The user's code is what a person reads: it stays while the text fits without that of others."""
+    long = "x" * stacks.CODE_CHARS_MAX
+    chain = [raised_of(*(library(number, long) for number in range(30)), *(mine(number, long) for number in range(10)))]
+    assert len(json.dumps(chain)) > STACK_BYTES_MAX
+    [kept] = read_stack(stacks._short_text(list(chain)))
+    assert kept.left_out == 0
+    assert [frame.code for frame in kept.frames] == [""] * 30 + [long] * 10
+    assert [frame._replace(code="") for frame in kept.frames] == [frame._replace(code="") for frame in chain[0].frames]
+
+
+def test_a_longer_stack_loses_frames_of_libraries_from_the_outside() -> None:
+    """Of the exception that has most of them, until it fits; how many are left out is said, and the user's frames go last."""
+    long = "x" * stacks.CODE_CHARS_MAX
+    many = [library(number) for number in range(60)]
+    own = [mine(number, long) for number in range(25)]
+    chain = [raised_of(*many[:30], *own, *many[30:]), raised_of(*many[:20], error="KeyError")]
+    kept, reason = read_stack(stacks._short_text(list(chain)))
+    assert reason == chain[1]
+    assert kept.left_out > 0
+    assert kept.frames == chain[0].frames[kept.left_out :][: 30 - kept.left_out] + chain[0].frames[30:]
+    text = json.dumps([kept, reason])
+    assert len(text) <= STACK_BYTES_MAX < len(json.dumps([kept._replace(frames=(many[0], *kept.frames)), reason]))
+
+
+def test_a_stack_of_the_users_own_frames_loses_the_outermost() -> None:
+    """Where all frames are the user's, the innermost stay: there it happened."""
+    long = "x" * stacks.CODE_CHARS_MAX
+    own = [mine(number, long) for number in range(60)]
+    [kept] = read_stack(stacks._short_text([raised_of(*own)]))
+    assert kept.frames == tuple(own[kept.left_out :])
+    assert 0 < kept.left_out < 60
+
+
+def test_a_chain_of_long_errors_keeps_their_beginnings() -> None:
+    """Where not even the errors fit, no frame is kept, and of each error as much as of a line of code."""
+    error = "E" * STACK_BYTES_MAX
+    kept = read_stack(stacks._short_text([raised_of(mine(1), error=error), raised_of(error="KeyError")]))
+    assert [(one.error, one.frames) for one in kept] == [("E" * stacks.CODE_CHARS_MAX, ()), ("KeyError", ())]
+
+
+def test_a_stack_that_just_fits_is_whole() -> None:
+    """Not a byte is cut from a text that may be kept."""
+    error = "E" * (STACK_BYTES_MAX - len(json.dumps([raised_of(mine(1, "c"), library(1, "c"), error="")])))
+    chain = [raised_of(mine(1, "c"), library(1, "c"), error=error)]
+    text = stacks._short_text(list(chain))
+    assert len(text) == STACK_BYTES_MAX
+    assert read_stack(text) == chain
+    assert read_stack(stacks._short_text([chain[0]._replace(error=error + "E")]))[0].frames[1].code == ""
+
+
+def test_what_an_explanation_says_of_a_stack() -> None:
+    """Its id, sixteen digits of a hash, and where it was, as members of a JSON object."""
+    found = stack_of(caught(fail, "x"))
+    assert found is not None
+    assert len(found.id) == 16
+    assert json.loads("{" + found.members + "}") == {"stack": found.id, "at": found.at}
+    library_alone = caught(json.loads, "{")
+    library_alone.__traceback__ = library_alone.__traceback__ and library_alone.__traceback__.tb_next
+    found = stack_of(library_alone)
+    assert found is not None
+    assert found.at is None
+    assert json.loads("{" + found.members + "}") == {"stack": found.id}
+
+
+def test_classes_are_told_apart_at_one_line() -> None:
+    """Two errors that one line raises are two stacks, whichever came first."""
+
+    def either(error: Exception) -> None:
+        raise error
+
+    found = [stack_of(caught(either, error)) for error in (ValueError("x"), KeyError("x"), ValueError("y"))]
+    assert found[0] == found[2]
+    assert found[0] != found[1]
+    assert [chain(one.text)[0].error for one in found if one] == ["ValueError", "KeyError", "ValueError"]
+
+
+def test_a_known_place_is_not_worked_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand failures at one line cost one look into the source."""
+    made = []
+    real = stacks._known
+    monkeypatch.setattr(stacks, "_seen", {})
+    monkeypatch.setattr(stacks, "_known", lambda *given: made.append(1) or real(*given))
+    found = {stack_of(caught(fail, str(number))) for number in range(20)}
+    assert (len(found), len(made)) == (1, 1)
+
+
+def test_a_file_is_shown_by_the_longest_folder_that_it_is_imported_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders that lie in each other, as a project and its source, give the name that an import has."""
+    inner = tmp_path / "src"
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(inner), *sys.path])
+    stacks._shown.cache_clear()
+    assert stacks._shown(str(inner / "shop" / "mail.py")) == "shop/mail.py"
+    assert stacks._shown(str(tmp_path / "srcs" / "mail.py")) == "srcs/mail.py"
+    assert stacks._shown("/nowhere/at/all/mail.py") == "mail.py"
+    assert stacks._shown("<string>") == "<string>"
+    stacks._shown.cache_clear()
