@@ -172,3 +172,86 @@ def test_failures_from_before_count(before: int):
     """Of a task whose first tries are older than what is read."""
     test = replayed(PLAIN, RecordedTask(key="a", tries=task(W, W, W).tries, failures_before=before))
     assert (test.would.tries, test.would.deaths) == (3 - before, 1)
+
+
+def a_try(after: timedelta, took: timedelta, state: State, *, failed: bool = True, **more: object) -> RecordedTry:
+    return RecordedTry(started_at=START + after, ended_at=START + after + took, state=state, failed=failed, **more)  # type: ignore[arg-type]
+
+
+MINUTE_ONE = int(START.timestamp()) // 60
+
+
+def test_tasks_that_died_go_on_under_a_larger_budget() -> None:
+    """Each further try is taken to fail like the last one, for as long; what is assumed is counted over all tasks."""
+    tries = [a_try(ZERO, seconds(10), State.WAITING), a_try(seconds(70), seconds(10), State.DEAD)]
+    test = replayed(
+        Policy(Fixed(minutes(1)), attempts=4, jitter=jitter.none),
+        RecordedTask(key="a", tries=tries),
+        RecordedTask(key="b", tries=tries),
+    )
+    assert (test.tasks, test.tasks_assumed, test.tries_assumed) == (2, 2, 4)
+    assert (test.would.tries, test.would.deaths, test.deaths_at_least) == (8, 2, 0)
+    assert (test.happened.tries, test.happened.deaths) == (4, 2)
+    assert (test.would.waited, test.happened.waited) == (minutes(6), minutes(2))
+    assert test.would.load.minutes == {MINUTE_ONE + at: 2 for at in (0, 1, 2, 3)}
+    assert test.happened.load.minutes == {MINUTE_ONE + at: 2 for at in (0, 1)}
+
+
+def test_tries_after_a_death_are_not_made() -> None:
+    """A smaller budget gives up before what is on record, also before tasks that went well later; both are counted over all tasks."""
+    tries = [
+        a_try(ZERO, ZERO, State.WAITING),
+        a_try(minutes(1), ZERO, State.WAITING),
+        a_try(minutes(2), ZERO, State.DONE, failed=False),
+    ]
+    dead = [*tries[:2], a_try(minutes(2), ZERO, State.DEAD)]
+    test = replayed(
+        Policy(Fixed(minutes(1)), attempts=1, jitter=jitter.none),
+        *(RecordedTask(key="a", tries=one) for one in (tries, tries, dead)),
+    )
+    assert (test.tasks, test.tries_not_made, test.tasks_cut, test.deaths_at_least) == (3, 6, 2, 3)
+    assert (test.would.tries, test.would.deaths, test.would.waited) == (3, 3, ZERO)
+
+
+def test_what_had_not_ended_is_open() -> None:
+    """Only what is on record is replayed: the wait behind the last try is not, be it a failure or a snooze; one between tries is."""
+    open_after_failure = [a_try(ZERO, ZERO, State.WAITING, delay=minutes(5))]
+    snoozed = [
+        a_try(ZERO, ZERO, State.WAITING, failed=False, delay=minutes(5)),
+        a_try(minutes(5), ZERO, State.WAITING, failed=False, delay=minutes(7)),
+    ]
+    test = replayed(
+        Policy(Fixed(minutes(1)), attempts=9, jitter=jitter.none),
+        RecordedTask(key="a", tries=open_after_failure),
+        RecordedTask(key="b", tries=snoozed),
+    )
+    assert (test.tasks_open, test.would.deaths, test.would.tries) == (2, 0, 3)
+    assert test.would.waited == minutes(5)
+    assert test.would.load.minutes == {MINUTE_ONE: 2, MINUTE_ONE + 5: 1}
+
+
+def test_a_deadline_ends_a_replay() -> None:
+    """A try that would begin at the deadline is not made, counted from the first try; so it is with those that are assumed."""
+    tries = [
+        a_try(ZERO, ZERO, State.WAITING),
+        a_try(minutes(9), ZERO, State.WAITING),
+        a_try(minutes(18), ZERO, State.DEAD),
+    ]
+    policy = Policy(Fixed(minutes(1)), attempts=9, jitter=jitter.none, deadline=minutes(2))
+    test = replayed(policy, RecordedTask(key="a", tries=tries))
+    assert (test.would.tries, test.tries_not_made, test.deaths_at_least) == (2, 1, 1)
+    slow = replayed(policy, RecordedTask(key="a", tries=[a_try(ZERO, seconds(61), State.WAITING), tries[1]]))
+    assert slow.would.tries == 1
+    assumed = replayed(
+        Policy(Fixed(minutes(1)), attempts=9, jitter=jitter.none, deadline=seconds(150)),
+        RecordedTask(key="a", tries=[a_try(ZERO, ZERO, State.DEAD)]),
+    )
+    assert (assumed.would.tries, assumed.tries_assumed, assumed.would.waited) == (3, 2, minutes(2))
+
+
+def test_assumed_waits_are_those_of_the_task() -> None:
+    """Jitter is drawn from the key: the waits that are assumed are those that the task would have had."""
+    policy = Policy(Fixed(minutes(1)), attempts=4, jitter=jitter.full)
+    test = replayed(policy, RecordedTask(key="a", tries=[a_try(ZERO, ZERO, State.DEAD)]))
+    assert test.would.waited == policy.delay(1, "a") + policy.delay(2, "a") + policy.delay(3, "a")
+    assert test.would.waited != policy.delay(1, "b") + policy.delay(2, "b") + policy.delay(3, "b")

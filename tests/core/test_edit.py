@@ -120,3 +120,21 @@ def test_an_edit_is_stored_as_what_it_is():
     assert Edit(({"op": "remove", "path": "/a"},)).as_json() == {"patch": [{"op": "remove", "path": "/a"}]}
     assert Edit(payload=[1]).as_json() == {"payload": [1]}
     assert read_edit({"payload": 7}) == Edit(payload=7)
+
+
+def test_a_long_reason_is_cut() -> None:
+    """Of what the library says the first line, and of that no more than anybody reads; without words its name."""
+    from redrive.core.edit import _first_line
+
+    assert _first_line(ValueError("a" * 301 + "\nb")) == "a" * 300
+    assert _first_line(ValueError("first\nsecond")) == "first"
+    assert _first_line(KeyError()) == "KeyError"
+
+
+def test_what_is_null_and_what_is_not_there() -> None:
+    """Both are None in a difference; what was taken away has nothing after it, though something else may have its place."""
+    assert difference({"a": None}, {"a": 1}) == [PayloadChange(op="replace", path="/a", before=None, after=1)]
+    assert difference([1, 2, 3], [1, 3]) == [PayloadChange(op="remove", path="/1", before=2, after=None)]
+    assert difference({}, {"a": 1}) == [PayloadChange(op="add", path="/a", before=None, after=1)]
+    moved = difference({"a": [1, 2, 3]}, {"b": [1, 2, 3]})
+    assert moved == [PayloadChange(op="move", path="/b", before=[1, 2, 3], after=[1, 2, 3])]

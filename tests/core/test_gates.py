@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from redrive.core.decide import decide
 from redrive.core.durations import minutes, seconds
-from redrive.core.gate_order import BANDS, FAVOURED, SURE_PERCENT, DueRow, around, in_order
+from redrive.core.gate_order import (
+    BANDS,
+    FAVOURED,
+    SURE_PERCENT,
+    DueRow,
+    Priority,
+    around,
+    in_order,
+    mostly_gated,
+    read_priority,
+)
 from redrive.core.gate_rules import UNLIMITED, Breaker, GateRule, most_specific, read_rate, read_rule
 from redrive.core.gates import (
     RETRY_TOKENS_MAX,
@@ -815,3 +825,61 @@ def test_tenants_of_a_shared_gate_take_turns(amounts: dict[int, int], room: int,
 def test_turns_begin_behind_the_one_served_last() -> None:
     """Once around, and that one comes last; a tenant without a name has its turn too."""
     assert around(["a", "", "c", "b"], "a") == ["b", "c", "", "a"]
+
+
+def due(*bands: int, turn: int = 0) -> list[DueRow]:
+    """Rows of these bands, each due after the one before."""
+    return [DueRow(turn, band, number, number) for number, band in enumerate(bands)]
+
+
+def picked(rows: list[DueRow], room: int, retries: int = 99, favoured: int = -1) -> list[tuple[int, int]]:
+    """What goes first: band, and when it was due."""
+    return [(one.band, one.due) for one in in_order(rows, room, retries, favoured)]
+
+
+def test_no_more_retries_go_than_the_budget_has():
+    """Every even band is of retries, and they share one budget; first tries do not count."""
+    rows = due(0, 0, 2, 4, 1, 1, 3, 5)
+    assert sorted(band for band, _ in picked(rows, 100, retries=2)) == [0, 0, 1, 1, 3, 5]
+    assert sorted(band for band, _ in picked(rows, 100, retries=3)) == [0, 0, 1, 1, 2, 3, 5]
+    assert sorted(band for band, _ in picked(rows, 100, retries=0)) == [1, 1, 3, 5]
+
+
+def test_the_favoured_band_has_the_first_place_and_no_more():
+    """One of it goes before all others; the next of it stands where its band does."""
+    rows = due(0, 0, 0, 5, 5)
+    assert picked(rows, 1, favoured=5) == [(5, 3)]
+    assert picked(rows, 3, favoured=5) == [(5, 3), (0, 0), (0, 1)]
+    assert picked(rows, 3) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_each_band_has_what_it_is_sure_of():
+    """Of a room of four a band that is sure of a quarter has one, however many stand above it; of three it has none."""
+    rows = due(1, 1, 1, 1, 3, 3)
+    assert picked(rows, 4) == [(1, 0), (3, 4), (1, 1), (1, 2)]
+    assert picked(rows, 3) == [(1, 0), (1, 1), (1, 2)]
+    assert [band for band, _ in picked(due(*[1] * 20, *[3] * 20), 8)] == [1, 1, 3, 3, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("gates", "limit", "mostly"),
+    [
+        (["g", "g", None], 3, True),
+        (["g", None], 2, False),
+        (["g", "g"], 5, False),
+        ([None, None], 2, False),
+        ([], 0, False),
+    ],
+)
+def test_a_claim_is_mostly_gated_with_more_than_half(gates: list[str | None], limit: int, mostly: bool):
+    """Counted of what it might have given."""
+    assert mostly_gated(gates, limit) is mostly
+
+
+def test_a_priority_is_one_of_three():
+    """By its name; anything else is refused with the three."""
+    assert [read_priority(name).level for name in ("high", "normal", "low")] == [0, 1, 2]
+    assert read_priority("low") is Priority.LOW
+    with pytest.raises(UsageError) as refused:
+        read_priority("urgent")
+    assert str(refused.value) == "priority must be high, normal or low, not 'urgent'"

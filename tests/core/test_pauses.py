@@ -18,6 +18,9 @@ from redrive.errors import UsageError
         (["kind:a.b", "kind:a.*"], "a.b", "kind:a.*"),
         (["mail", "bank:mail"], "mail", None),
         (["kind:m[a]il"], "mail", None),
+        (["kind:!*", "kind:*"], "!a", "kind:*"),
+        (["kind:a", "kind:a*"], "a", "kind:a*"),
+        (["kind:a*", "kind:*a"], "aa", "kind:*a"),
     ],
 )
 def test_which_pause_holds_a_kind(names: list[str], kind: str, held_by: str | None) -> None:

@@ -1,9 +1,11 @@
 """New tasks are checked before a ledger sees them: keys, kinds, spans and payloads."""
 
 import json
+import pickle
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from hypothesis import given
@@ -18,8 +20,12 @@ from redrive.core.task import (
     Claim,
     NewTask,
     Task,
+    check_gate,
     check_text,
     encode_payload,
+    is_alone,
+    json_writer,
+    same_json,
 )
 from redrive.errors import DurationError, PayloadError, UsageError
 
@@ -174,3 +180,91 @@ def test_a_payload_that_holds_itself_is_refused():
     endless.append(endless)
     with pytest.raises(PayloadError, match="is not JSON"):
         encode_payload(endless)
+
+
+@pytest.mark.parametrize("ensure_ascii", [False, True])
+@given(payload=JSON)
+def test_a_writer_writes_what_python_writes(ensure_ascii, payload):
+    """The quick writer gives the same text as `json.dumps`, escaped or not."""
+    expected = json.dumps(payload, ensure_ascii=ensure_ascii, allow_nan=False, separators=(",", ":"))
+    assert json_writer(ensure_ascii=ensure_ascii)(payload) == expected
+
+
+@pytest.mark.parametrize("ensure_ascii", [False, True])
+def test_a_writer_refuses_what_is_not_json(ensure_ascii):
+    """Neither infinite numbers nor keys that are no text or number, nor objects."""
+    write = json_writer(ensure_ascii=ensure_ascii)
+    for wrong, error in ((float("nan"), ValueError), ({(1,): 2}, TypeError), (object(), TypeError)):
+        with pytest.raises(error):
+            write(wrong)
+    assert write({"ä": [1, {"b": None}]}) == ('{"\\u00e4":[1,{"b":null}]}' if ensure_ascii else '{"ä":[1,{"b":null}]}')
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((1, 2), [1, 2], True),
+        (1.0, 1, True),
+        (1e23, 10**23, True),
+        (0.1, 0.1, True),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+        ([1, 2], [2, 1], False),
+        ({"a": 1}, {"a": 2}, False),
+        (None, {}, False),
+        (UUID(int=1), str(UUID(int=1)), True),
+    ],
+)
+def test_payloads_are_the_same_as_json(one, other, same):
+    """However they were written: what counts is what a ledger keeps."""
+    assert same_json(one, other) is same
+    assert same_json(other, one) is same
+
+
+def test_a_gate_cannot_be_called_like_a_pause():
+    """Its name is text of a limited length that does not begin as the pause of a kind does."""
+    assert check_gate("bank:DE") == "bank:DE"
+    assert check_gate("x" * 200) == "x" * 200
+    for wrong, said in (
+        ("x" * 201, f"gate must be 1 to 200 characters of text, not {repr('x' * 201)[:80]}"),
+        ("", "gate must be 1 to 200 characters of text, not ''"),
+        (
+            "kind:mail",
+            "'kind:mail' is a name for the pause of a kind: let the gate's name begin with another word",
+        ),
+    ):
+        with pytest.raises(UsageError) as refused:
+            check_gate(wrong)
+        assert str(refused.value) == said
+
+
+def test_a_task_is_put_behind_a_gate():
+    """Another gate takes the place of its own; a deadline only where it has none."""
+    task = NewTask(kind="k", key="a", gate="own", payload={"a": 1}, priority=0)
+    assert task.behind(None, None) == task
+    assert task.behind("other", None) == task._replace(gate="other")
+    later = task.behind(None, minutes(5))
+    assert (later.gate, later.deadline) == ("own", minutes(5))
+    assert later.behind(None, minutes(9)).deadline == minutes(5)
+    with pytest.raises(UsageError, match="pause of a kind"):
+        task.behind("kind:mail", None)
+
+
+def test_a_task_can_be_copied():
+    """As it is: nothing of it is checked or read again."""
+    task = NewTask(kind="k", key="a", payload={"a": [1]}, delay="5s", deadline="1h", trace="t", tenant="x", priority=2)
+    for copied in (pickle.loads(pickle.dumps(task)), deepcopy(task)):
+        assert copied == task
+        assert type(copied) is NewTask
+        assert copied.payload_json == '{"a":[1]}'
+
+
+def test_the_fence_of_a_run_alone_never_changes():
+    """It is made of the claim's own one, the same by every version: a worker of another release must know it."""
+    fence = UUID("8f6f6f0c-9a3d-4a53-8f2c-0a7a5c2b1d1e")
+    claim = Claim(Task(1, "a", "k", None, State.CLAIMED, 0), fence, datetime(2030, 1, 1, tzinfo=UTC))
+    alone = claim.alone()
+    assert str(alone.claim_id) == "96e84bbe-5740-5ec9-9986-d0b0fbbad85d"
+    assert is_alone(alone.claim_id)
+    assert alone.alone() is alone
+    assert alone._replace(claim_id=fence) == claim
+    assert not is_alone(uuid4())

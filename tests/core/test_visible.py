@@ -20,6 +20,7 @@ CLIPBOARD = "\x1b]52;c;ZXZpbA==\x07"
         ("\x9b31mred", "\\x9b31mred"),
         ("over\rwritten", "over\\x0dwritten"),
         ("abc\u202edef", "abc\\u202edef"),
+        ("\x9f", "\\x9f"),
     ],
 )
 def test_controls_are_spelled_out(text: str, shown: str):
@@ -43,3 +44,8 @@ def test_nothing_is_left_to_act_on(text: str):
 def test_json_means_the_same(value: object):
     """Escaped JSON reads as what it was."""
     assert json.loads(visible_json(json.dumps(value, ensure_ascii=False, indent=2))) == value
+
+
+def test_json_is_escaped_as_json_has_it() -> None:
+    """There is no short form in JSON."""
+    assert visible_json('"\x7f\u202e"') == '"\\u007f\\u202e"'
