@@ -24,12 +24,15 @@ from redrive.core.failure import (
     asked_patience,
     describe_error,
     http_status,
+    matches,
+    read_rules,
     redact,
+    rule_name,
     safe_text,
     spoken_class,
 )
 from redrive.core.policy import Policy
-from redrive.errors import BusinessError, PermanentError, RateLimitedError, TaskError, TransientError
+from redrive.errors import BusinessError, PermanentError, PolicyError, RateLimitedError, TaskError, TransientError
 from tests.breadth import WIDE
 
 pytestmark = pytest.mark.timeout(60)
@@ -563,3 +566,105 @@ def test_a_fact_is_found_wherever_an_exception_has_it(make):
     """What is skipped for exceptions that have nothing but their text is not skipped for any other."""
     assert asked_patience(ValueError("busy")) is None
     assert asked_patience(make()) == timedelta(seconds=7)
+
+
+@pytest.mark.parametrize("name", ["status_code", "status", "code"])
+def test_each_name_of_a_status_is_read(name):
+    """With the response or with the error itself; what is a status by its first name goes before the others."""
+    error = RuntimeError("boom")
+    setattr(error, name, 503)
+    assert http_status(error) == 503
+    error.response = type("Response", (), {name: 429})()
+    assert http_status(error) == 429
+
+
+def test_headers_are_asked_for_by_their_usual_names():
+    """Where they are an ordinary dict, which knows one spelling."""
+    error = RuntimeError("busy")
+    error.headers = {"Retry-After": "5"}
+    assert asked_patience(error) == timedelta(seconds=5)
+    error.headers = {"Retry-After": TWO_MINUTES_LATER, "Date": DATE}
+    assert asked_patience(error) == timedelta(minutes=2)
+
+
+def broken(error):
+    raise SystemExit(1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "holds"),
+    [
+        (503, True),
+        (504, False),
+        (RuntimeError, True),
+        (OSError, False),
+        (lambda error: str(error) == "boom", True),
+        (lambda error: 0, False),
+        (lambda error: "yes", True),
+        (broken, False),
+    ],
+)
+def test_what_a_rule_holds_for(rule, holds):
+    """A status, a class or a function of the error; a function that raises holds for nothing."""
+    error = RuntimeError("boom")
+    error.status = 503
+    assert matches(rule, error) is holds
+
+
+class Nameless:
+    def __call__(self, error):
+        return True
+
+    def __repr__(self):
+        return "a rule without a name"
+
+
+def test_rules_are_named_in_explanations():
+    """By the status, by the name of the class or function, else as they print themselves."""
+    assert rule_name(503) == "HTTP 503"
+    assert rule_name(ValueError) == "ValueError"
+    assert rule_name(broken) == "broken"
+    assert rule_name(Nameless()) == "a rule without a name"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (99, "permanent: 99 is not an HTTP status"),
+        (600, "permanent: 600 is not an HTTP status"),
+        (True, "permanent: True is not an HTTP status"),
+        ([ValueError, int], "permanent: int is not an exception"),
+        ("503", "permanent: '503' is neither an exception type, an HTTP status nor a function"),
+    ],
+)
+def test_a_rule_that_never_holds_is_refused(given, said):
+    """With its name and the rule."""
+    with pytest.raises(PolicyError) as refused:
+        read_rules("permanent", given)
+    assert str(refused.value) == said
+
+
+def test_one_rule_or_many():
+    """The first and the last HTTP status are rules; one rule alone is a tuple of one."""
+    assert read_rules("permanent", 100) == (100,)
+    assert read_rules("permanent", (599, OSError, broken)) == (599, OSError, broken)
+
+
+class OddError(Exception):
+    """It has what SQLAlchemy's errors have, but no statement."""
+
+    orig = ValueError("something else")
+
+
+def test_an_error_without_a_statement_speaks_for_itself():
+    """Only where a statement would be told are the driver's words taken."""
+    assert describe_error(OddError("my own words")) == "OddError: my own words"
+
+
+def test_the_last_word_before_a_cut_is_dropped():
+    """It may be half a secret. What stood before it stays, and where nothing did nothing is kept."""
+    assert safe_text("a b password=" + "z" * 7000 + " cc " + "d" * 2000) == "a b password=[redacted] cc …"
+    assert safe_text("password=" + "z" * 9000) == " …"
+    hidden = "password=" + "z" * (4 * ERROR_CHARS_MAX - 9 - 1 - 1980)
+    assert safe_text(f"{hidden} {'d' * 1980}") == f"password=[redacted] {'d' * 1980}"
+    assert safe_text(f"{hidden} {'d' * 2080}") == "password=[redacted] …"

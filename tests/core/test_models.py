@@ -3,6 +3,7 @@
 import enum
 from dataclasses import replace
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -22,6 +23,8 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from redrive import LedgerTable, Redrive, Words
+from redrive.core.column_names import first_of
+from redrive.core.models import read_model
 from redrive.errors import UsageError
 from redrive.testing import drain, temporary_url
 
@@ -204,3 +207,123 @@ async def test_rows_of_a_model_are_worked_off() -> None:
         assert (await drain(app)).of("m-1") == ["done"]
         [task] = (await mail.find()).items
         assert (task.key, task.state, seen) == ("m-1", "done", [{"n": 1}])
+
+
+class Field:
+    """As much of a field of Django as is read."""
+
+    def __init__(
+        self, kind: str, name: str, *, column: str | None = None, default: Any = ..., choices: Any = None, **said: bool
+    ):
+        self.kind, self.name, self.column, self.default = kind, name, column or name, default
+        self.primary_key, self.unique = said.get("primary", False), said.get("unique", False)
+        if choices is not None:
+            self.flatchoices = choices
+
+    def get_internal_type(self) -> str:
+        return self.kind
+
+    def has_default(self) -> bool:
+        return self.default is not ...
+
+
+def django(*fields: Field) -> Any:
+    """A model of Django."""
+    meta = SimpleNamespace(
+        db_table="shop_mail", concrete_fields=[Field("BigAutoField", "id", primary=True, unique=True), *fields]
+    )
+    return type("Mail", (), {"_meta": meta})
+
+
+class Word(enum.Enum):
+    """A choice that is an enum."""
+
+    NEW = "n"
+
+
+def test_a_model_of_django_says_the_same() -> None:
+    """Columns by their names in the table, words by choices or an enum, the default of the status, what is unique."""
+    fields = [
+        Field(
+            "CharField",
+            "state",
+            column="status",
+            default=Word.NEW,
+            choices=[(Word.NEW, "New"), ("s", "Sent"), ("f", "Failed")],
+        ),
+        Field("IntegerField", "attempts", default=0),
+        Field("DateTimeField", "due_at", default=datetime.now),
+        Field("UUIDField", "message_id", unique=True),
+        Field("JSONField", "payload"),
+        Field("GeometryField", "kind"),
+    ]
+    model = read_model(django(*fields))
+    assert (model.called, model.name, model.schema) == ("Mail", "shop_mail", None)
+    status, attempts, due, key, payload, odd = model.columns[1:]
+    assert (status.name, status.attribute, status.type, status.default) == ("status", "state", str, "n")
+    assert status.words == {"n": "New", "s": "Sent", "f": "Failed"}
+    assert (attempts.type, attempts.default, attempts.words) == (int, "0", None)
+    assert (due.type, due.default) == (datetime, None)
+    assert (key.type, key.unique, key.primary) == (UUID, True, False)
+    assert (payload.type, payload.default, odd.type) == (dict, None, None)
+    assert (model.columns[0].primary, model.columns[0].type) == (True, int)
+    assert LedgerTable.of(django(*fields)) == LedgerTable(
+        "shop_mail",
+        id="id",
+        key="message_id",
+        kind="kind",
+        payload="payload",
+        due="due_at",
+        count="attempts",
+        words=Words(waiting="n", done="s", dead="f"),
+    )
+
+
+def test_a_column_of_django_is_named_by_its_attribute() -> None:
+    """Django keeps the field with the attribute of the class."""
+    fields = [Field("CharField", "status", choices=[("new", "New"), ("sent", "Sent"), ("dead", "Dead")])]
+    fields += [Field("IntegerField", "tries"), Field("DateTimeField", "when", column="due_when")]
+    given = LedgerTable.of(django(*fields), due=SimpleNamespace(field=fields[2]))
+    assert given.due == "due_when"
+
+
+class Letter(Base):
+    """Defaults and keys in other forms."""
+
+    __tablename__ = "letter"
+    __table_args__ = (
+        UniqueConstraint("event_id"),
+        Index("by_two", "a", "b", unique=True),
+        Index("by_uuid", "uuid", unique=True),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    event_id: Mapped[str]
+    uuid: Mapped[str]
+    a: Mapped[str]
+    b: Mapped[str]
+    status: Mapped[str] = mapped_column(Enum("p", "s", "f"), default=Status.PENDING)
+    named: Mapped[Status] = mapped_column(default=Status.SENT)
+
+
+def test_what_is_unique_and_what_is_the_default_in_a_mapped_class() -> None:
+    """A constraint or an index of one column makes it unique, one of two does not; the default of an enum is what is stored."""
+    model = read_model(Letter)
+    columns = {one.name: one for one in model.columns}
+    assert {name for name, one in columns.items() if one.unique} == {"event_id", "uuid"}
+    assert (columns["status"].default, columns["named"].default) == ("p", "SENT")
+    assert (columns["status"].type, columns["status"].words) == (str, {"p": "p", "s": "s", "f": "f"})
+
+
+def test_a_default_that_is_a_word_already_is_no_second_one() -> None:
+    """Nor does it take the place of a word that says waiting by itself."""
+    words = Enum("pending", "sent", "dead", "draft")
+    job = table(Column("status", words, default="draft"), Column("tries", Integer), Column("run_at", DateTime))
+    assert LedgerTable.of(job).words == Words(waiting="pending", done="sent", dead="dead")
+
+
+@pytest.mark.parametrize("spelled", ["dueAt", "due_at", "Due At", "DUE-AT", "due__at"])
+def test_a_name_is_found_however_it_is_written(spelled: str) -> None:
+    """In any case, with any sign between its words or with none."""
+    assert first_of(("due_at",), [spelled, "other"]) == spelled
+    assert first_of(("due_at",), ["due.at", "dueXXat"]) is None
