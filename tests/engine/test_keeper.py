@@ -313,6 +313,7 @@ class Rounds:
 async def kept(ledger, heard, **options):
     with pytest.raises(asyncio.CancelledError):
         await make_keeper(ledger, heard, **options).run()
+    assert heard.events == [], "no round failed"
     return ledger.asked
 
 

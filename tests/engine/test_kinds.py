@@ -25,11 +25,25 @@ class Looked:
         return Page(items=found[: self.page], cursor=found[self.page - 1] if len(found) >= self.page else None)
 
 
-def kinds_of(ledger: Any, *patterns: str) -> Kinds:
+def kinds_of(ledger: Any, *patterns: str, pauses: Any = None) -> Kinds:
     handlers = Handlers()
     for pattern in patterns:
         handlers.add(make_handler(pattern, lambda task: None, Policy()))
-    return Kinds(ledger, handlers)
+    return Kinds(ledger, handlers, pauses)
+
+
+class Held:
+    """Pauses of one kind, which are looked up when they are asked."""
+
+    fresh = False
+    looks = 0
+
+    async def look(self) -> None:
+        self.looks += 1
+        self.fresh = True
+
+    def without(self, kinds: list[str]) -> list[str]:
+        return [kind for kind in kinds if kind != "held"]
 
 
 async def test_named_kinds_need_no_look() -> None:
@@ -90,3 +104,41 @@ async def test_few_kinds_cost_one_look() -> None:
     ledger = Looked("mail.a", "call.b", "other")
     assert await kinds_of(ledger, "mail.*", "call.*", "*").to_claim() == ["call.b", "mail.a", "other"]
     assert ledger.looks == 1
+
+
+async def test_what_is_paused_is_not_asked_for() -> None:
+    """Pauses are looked up where what is known of them has grown old, and nothing is asked ahead while it has."""
+    pauses = Held()
+    kinds = kinds_of(Looked(), "mail", "held", pauses=pauses)
+    assert kinds.known() is None
+    assert await kinds.to_claim() == ["mail"]
+    assert kinds.known() == ["mail"]
+    assert await kinds.to_claim() == ["mail"]
+    assert pauses.looks == 1
+
+
+async def test_patterns_and_pauses_are_both_to_be_known() -> None:
+    """What is asked for ahead needs neither a look for kinds nor one for pauses."""
+    pauses = Held()
+    kinds = kinds_of(Looked("held", "mail.a"), "*", pauses=pauses)
+    assert await kinds.to_claim() == ["mail.a"]
+    assert kinds.known() == ["mail.a"]
+    kinds.forget()
+    assert kinds.known() is None
+
+
+async def test_a_look_turns_as_few_pages_as_it_needs() -> None:
+    """It goes on behind the first page, until it finds a kind with a handler; after the last page the next look begins there again."""
+    ledger = Looked(*NOBODYS[:15], "m.z", page=10)
+    kinds = kinds_of(ledger, "*.z")
+    for looks in (2, 4, 6):
+        assert await kinds.to_claim() == ["m.z"]
+        assert ledger.looks == looks
+        kinds.forget()
+
+
+async def test_a_prefix_needs_one_page_more() -> None:
+    """Its own kinds are asked for by name; of the others one page is turned, in case the ledger sorts them apart."""
+    ledger = Looked(*NOBODYS, "z.1", page=10)
+    assert await kinds_of(ledger, "z.*").to_claim() == ["z.1"]
+    assert ledger.looks == 3

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from redrive import Redrive
+from redrive.engine import own_loop
 from redrive.engine.own_loop import run_in_own_loop
 from redrive.errors import UsageError
 from redrive.testing import temporary_url
@@ -65,3 +66,21 @@ def test_a_forked_process_adds_too() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert app.add_sync("mail", key="child").new is False
     asyncio.run(app.close())
+
+
+def test_its_thread_holds_up_no_end_of_a_program() -> None:
+    """A program that has ended its main thread ends, whatever runs here."""
+    run_in_own_loop(thread_name, instead="")
+    [thread] = {one for one in threading.enumerate() if one.name == "redrive-own-loop" and own_loop._loop is not None}
+    assert thread.daemon
+
+
+def test_a_child_forgets_the_loop_and_a_lock_that_somebody_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever held the lock is not there any more, and would never let it go."""
+    lock = threading.Lock()
+    lock.acquire()
+    monkeypatch.setattr(own_loop, "_loop", object())
+    monkeypatch.setattr(own_loop, "_lock", lock)
+    own_loop._in_child()
+    assert own_loop._loop is None
+    assert not own_loop._lock.locked()

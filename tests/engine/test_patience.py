@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,3 +126,31 @@ async def test_a_cancelled_wait_ends(heard):
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
+
+
+async def test_an_outage_says_how_long_it_was(heard, monkeypatch):
+    """From the first call that failed to the first that was answered; what was asked at the very instant of a change counts."""
+    clock = SimpleNamespace(at=100.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.at))
+    patience = Patience("work", heard.tell)
+    patience.away(LedgerAwayError("gone"), asked_at=100.0)
+    clock.at = 107.5
+    patience.back(asked_at=100.0)
+    assert heard.events == [
+        LedgerAway("work", "LedgerAwayError: gone"),
+        LedgerBack("work", timedelta(seconds=7.5)),
+    ]
+
+
+async def test_each_pause_of_an_outage_is_longer(heard, monkeypatch):
+    """The tries are counted from one, and anew for each call."""
+    counted = []
+
+    async def pause(tries):
+        counted.append(tries)
+
+    patience = Patience("work", heard.tell)
+    monkeypatch.setattr(patience, "pause", pause)
+    for _ in range(2):
+        assert await patience.until_answered(failing(3)) == "answer"
+    assert counted == [1, 2, 3] * 2

@@ -25,6 +25,13 @@ def test_a_tenant_has_its_share_of_the_reserve() -> None:
     assert reserve.portion(25, [claim_of(), claim_of(gate="g")]) == (25, [])
 
 
+def test_a_small_worker_has_a_reserve_of_one() -> None:
+    """A quarter of its slots, whole ones, and never none."""
+    assert [Reserve(slots).size for slots in (1, 4, 7, 8, 100)] == [1, 1, 1, 2, 25]
+    assert Reserve(4).portion(1, held(hog=1)) == (1, ["hog"])
+    assert Reserve(1).portion(3, []) == (1, [])
+
+
 def test_the_reserve_is_looked_for_after_wake_ups_and_twice_a_second() -> None:
     """An empty look is not repeated at once, however often somebody is woken; one that gave something is."""
     clock = Ticks()

@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import threading
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
 
 import pytest
@@ -270,3 +270,28 @@ async def test_a_transactional_run_says_how_long_it_took(ledger, claim, run, eff
     ran = await run(handle)
     assert ran.settlement.elapsed >= timedelta(milliseconds=15)
     assert ran.written is not fails
+
+
+async def test_a_cancellation_before_the_call_charges_nothing(ledger, claim, threads):
+    """Something cancels the run while its transaction is opened, and it is not the worker: nothing was tried."""
+    faulty = Faulty(ledger)
+
+    @asynccontextmanager
+    async def transaction():
+        raise asyncio.CancelledError
+        yield
+
+    faulty.transaction = transaction
+    handler = make_handler("job", write, STEADY, transactional=True)
+    ran = await Runner(faulty, "bench", threads).run(claim, handler, lambda: False)
+    assert (ran.settlement.outcome, ran.settlement.failures) == ("released", 0)
+    with pytest.raises(asyncio.CancelledError):
+        await Runner(faulty, "bench", threads).run(claim, handler, lambda: True)
+
+
+async def test_what_encloses_a_call_takes_no_transaction_away(ledger, claim, threads, effects):
+    """With a span around it the handler has its connection as ever."""
+    handler = make_handler("job", write, STEADY, transactional=True)
+    ran = await Runner(ledger, "bench", threads, lambda *_: nullcontext()).run(claim, handler)
+    assert ran.written
+    assert await effects() == ["written"]

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,6 +78,7 @@ async def running(settler):
     finally:
         task.cancel()
         await asyncio.wait([task])
+        assert task.cancelled()
 
 
 async def done(ledger, *keys):
@@ -188,7 +190,8 @@ async def test_one_that_cannot_be_written_takes_none_down(recorded, heard, quick
         [failed, *_] = await heard.amount(SettleFailed, 1)
         await settler.flushed()
         assert [claim.task.key for claim in settler.claims] == ["bad"]
-    assert (failed.settlement.claim.task.key, failed.error) == ("bad", "ValueError: cannot be written")
+    assert {one.settlement.claim.task.key for one in heard.of(SettleFailed)} == {"bad"}
+    assert failed.error == "ValueError: cannot be written"
     assert keys_of(heard.of(AttemptEnded)) == ["a", "c"]
     assert (await recorded.get_by_key("bad")).state is State.CLAIMED
 
@@ -199,7 +202,8 @@ async def test_what_is_refused_is_tried_until_it_is_written(recorded, heard, qui
     recorded.poison = "bad"
     async with running(make_settler(recorded, heard)) as settler:
         settler.put(settlement)
-        await heard.amount(SettleFailed, 7)
+        failed = await heard.amount(SettleFailed, 7)
+        assert {one.error for one in failed} == {"ValueError: cannot be written"}
         recorded.poison = None
         await heard.amount(AttemptEnded, 1)
         await settler.flushed()
@@ -213,6 +217,7 @@ async def test_pauses_grow(recorded, heard, monkeypatch):
 
     async def sleep(span):
         pauses.append(span)
+        assert len(heard.of(SettleFailed)) == len(pauses), "each failure is followed by a pause"
         await asyncio.Event().wait() if len(pauses) == 15 else await real_sleep(0)
 
     real_sleep = asyncio.sleep
@@ -438,17 +443,17 @@ async def test_a_settler_that_ends_leaves_nothing_behind(recorded, heard, quickl
     assert [claim.task.key for claim in settler.claims] == []
 
 
-async def test_an_answer_that_was_lost_is_asked_for_in_line_too(recorded, heard, quickly):
+@pytest.mark.parametrize("writes", [1, 2, 3])
+async def test_an_answer_that_was_lost_is_asked_for_in_line_too(recorded, heard, quickly, writes):
     """A settlement that left its group and was written by a call without an answer is told as written, not as lost."""
     [settlement] = await done(recorded, "one")
     real, calls = recorded.real.settle, []
 
     async def settle(settlements, **options):
         calls.append(options.get("wait"))
-        if len(calls) == 1:
-            raise ValueError("odd")
-        if len(calls) == 2:
+        if len(calls) == writes:
             assert await real(settlements, worker=options["worker"]) == []
+        if len(calls) <= 3:
             raise ValueError("the answer could not be read")
         return await real(settlements, **options)
 
@@ -458,8 +463,8 @@ async def test_an_answer_that_was_lost_is_asked_for_in_line_too(recorded, heard,
         await heard.amount(AttemptEnded, 1)
         await settler.flushed()
     assert heard.of(SettleLost) == []
-    assert len(heard.of(SettleFailed)) == 2
-    assert len(calls) == 3
+    assert len(heard.of(SettleFailed)) == 3
+    assert [wait is None for wait in calls] == [True, False, False, False]
 
 
 @pytest.mark.parametrize("committed", [True, False])
@@ -474,3 +479,64 @@ async def test_what_a_commit_without_an_answer_has_written_is_told(recorded, hea
         await heard.amount(AttemptEnded, 1)
         await settler.flushed()
     assert heard.events == [AttemptEnded("redrive_task", perhaps if committed else failed)]
+
+
+async def test_pauses_between_locks_grow_to_a_second(recorded, heard, monkeypatch):
+    """What is locked again and again is asked for less and less often, but often enough that a lock that goes is seen soon."""
+    spans, real_sleep = [], asyncio.sleep
+
+    async def sleep(span):
+        spans.append(span)
+        await asyncio.Event().wait() if len(spans) == 10 else await real_sleep(0)
+
+    [settlement] = await done(recorded, "locked")
+    recorded.locked = {"locked"}
+    recorded.line.set()
+    monkeypatch.setattr(settler_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(settler_module, "time", SimpleNamespace(monotonic=lambda: 5.0))
+    async with running(make_settler(recorded, heard)) as settler:
+        settler.put(settlement)
+        while len(spans) < 10:
+            await real_sleep(0)
+    ceilings = [min(1.0, 0.1 * 2**number) for number in range(10)]
+    assert all(ceiling / 2 <= span <= ceiling for span, ceiling in zip(spans, ceilings, strict=True))
+
+
+async def test_what_pauses_is_tried_when_a_lock_goes(recorded, heard, monkeypatch):
+    """One lock was often for many rows: nobody waits for the end of his own pause then, and they are written together."""
+    monkeypatch.setattr(settler_module, "PAUSE_FIRST_SECONDS", 3600.0)
+    monkeypatch.setattr(settler_module, "LOCKED_PAUSE_SECONDS_MAX", 3600.0)
+    settlements = await done(recorded, "a", "b", "c")
+    recorded.locked = {"a", "b", "c"}
+    recorded.line.set()
+    async with running(make_settler(recorded, heard)) as settler:
+        for settlement in settlements[:2]:
+            settler.put(settlement)
+        while len(recorded.waits) < 2:
+            await asyncio.sleep(0)
+        recorded.line.clear()
+        settler.put(settlements[2])
+        while len(recorded.waits) < 3:
+            await asyncio.sleep(0)
+        recorded.unlock()
+        await heard.amount(AttemptEnded, 3)
+        await settler.flushed()
+    assert keys_of(heard.of(AttemptEnded)) == ["a", "b", "c"]
+    assert sorted(recorded.groups[-1]) == ["a", "b"]
+
+
+async def test_one_outcome_waits_for_those_that_end_in_the_next_turns(recorded, heard):
+    """Also where nothing but the first is there yet when the group begins to grow."""
+    settlements = await done(recorded, "a", "b", "c")
+    coming = list(settlements)
+
+    def end_one():
+        settler.put(coming.pop(0))
+        if coming:
+            asyncio.get_running_loop().call_soon(end_one)
+
+    settler = make_settler(recorded, heard, more_to_come=lambda: bool(coming))
+    async with running(settler):
+        end_one()
+        await heard.amount(AttemptEnded, 3)
+    assert recorded.groups == [["a", "b", "c"]]

@@ -265,3 +265,15 @@ def test_what_cannot_be_counted_stops_no_work(caplog: pytest.LogCaptureFixture) 
     assert caplog.messages == ["what was settled in redrive_task could not be counted"]
     counted.add([settled(Done())])
     assert row(list(counted.take().minutes), "mail").done == 1
+
+
+def test_an_error_of_many_minutes_is_counted_for_the_last_ones(caplog: pytest.LogCaptureFixture) -> None:
+    """While nobody takes the counts, the oldest minutes of an error are forgotten, without a word and without a failure."""
+    counted = tally()
+    for minute in range(MINUTES_MAX + 3):
+        counted.add([settled(Failed(ValueError("x")), at=START + timedelta(minutes=minute))])
+    assert caplog.records == []
+    taken = counted.take()
+    [cause] = taken.causes
+    assert cause.first_seen == START + timedelta(minutes=3, seconds=0.02)
+    assert len([one for one in taken.minutes if one.cause == cause.id]) == MINUTES_MAX

@@ -1,6 +1,7 @@
 """Noticing a loop that stands still."""
 
 import asyncio
+import threading
 from datetime import timedelta
 
 import pytest
@@ -46,3 +47,22 @@ async def test_who_belongs_to_nobody_is_not_told():
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0.02)
     assert told == []
+
+
+async def test_its_thread_ends_with_what_it_watches():
+    """It has a name for whoever looks at threads, holds up no end of a program, and ends soon after the block."""
+    with Watchdog(lambda task: (), lambda *said: None):
+        [thread] = [one for one in threading.enumerate() if one.name == "redrive-watchdog"]
+        assert thread.daemon
+        await asyncio.sleep(0.05)
+        assert thread.is_alive(), "a loop that goes round is asked again"
+    await asyncio.to_thread(thread.join, 60)
+    assert not thread.is_alive()
+
+
+def test_a_loop_that_is_closed_needs_no_watch():
+    """Whoever asks it for a sign of life learns that there is nobody to ask."""
+    loop = asyncio.new_event_loop()
+    assert watchdog._ask(loop, print)
+    loop.close()
+    assert not watchdog._ask(loop, print)
