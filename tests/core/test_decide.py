@@ -599,3 +599,12 @@ def test_what_is_kept_of_a_policy_has_a_bound(monkeypatch):
     for failures in range(20):
         assert decide(claim_of(failures), BOOM, policy).failures == failures + 1
     assert len(policy.told) <= 3
+
+
+def test_a_gate_without_a_say_is_not_in_the_explanation() -> None:
+    """Only where a gate spared the task or made its wait longer: else its name would be in the row of every failure."""
+    for trips, expected in ((0, (None, 1)), (1, ("bank:DE", 2))):
+        claim = claim_of(gate="bank:DE")._replace(seen=GateSeen(FENCE, trips=trips))
+        explanation = decide(claim, Failed(TimeoutError("late")), Policy(attempts=9)).explanation
+        assert explanation is not None
+        assert (explanation.gate, explanation.stretch) == expected

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from redrive.core.backoff import Fixed
+from redrive.core.backoff import Fixed, Schedule
 from redrive.core.decide import Explanation, Settlement, decide
 from redrive.core.durations import ZERO, hours, minutes, seconds
 from redrive.core.effect import CannotTell, Effect, Happened, after_loss, after_probe, after_try, effect_key
@@ -363,3 +363,61 @@ def test_an_effect_that_cannot_be_is_refused(given: dict[str, Any], sentence: st
 def test_idempotency_keys_never_change() -> None:
     """The other side remembers them across releases of redrive."""
     assert effect_key("redrive_task", TASK) == "8cc3b9a1-9ca7-5b03-8f0e-7589e0a6618e"
+
+
+def test_what_the_handler_itself_has_answered_is_its_word() -> None:
+    """Done is a yes and a definite error is a no; both name who said so."""
+    happened = mark_in(after(Done()))
+    assert (happened.answer, happened.answered_by, happened.why) == (EffectAnswer.HAPPENED, "handler", None)
+    refused = mark_in(after(Failed(ValueError("no such account")), definite=True))
+    assert (refused.answer, refused.answered_by) == (EffectAnswer.NOT_HAPPENED, "handler")
+    assert refused.why == "ValueError: no such account"
+
+
+SLOWER = Effect(print, policy=Policy(Schedule([seconds(5), seconds(9), seconds(20)]), attempts=3, jitter=none))
+
+
+def test_each_time_that_a_probe_is_asked_has_its_own_wait() -> None:
+    """The first is asked after the first wait of its policy, the second after the second."""
+    first = after_try(decide(claim(), Failed(TimeoutError("late")), PAY), marked(), SLOWER, definite=False)
+    assert first.delay == seconds(5)
+    second = after_probe(claim(), marked(MarkState.UNKNOWN, then=Then()), Failed(OSError("down")), SLOWER, ZERO)
+    assert isinstance(second, Settlement)
+    assert (second.delay, mark_in(second).probes) == (seconds(9), 1)
+    third = after_probe(claim(), mark_in(second), Failed(OSError("down")), SLOWER, ZERO)
+    assert isinstance(third, Settlement)
+    assert (third.delay, mark_in(third).probes) == (seconds(20), 2)
+    last = after_probe(claim(), mark_in(third), Failed(OSError("down")), SLOWER, ZERO)
+    assert isinstance(last, Settlement)
+    assert (last.state, mark_in(last).probes) == (State.DEAD, 3)
+
+
+def test_where_a_try_failed_is_kept_while_nobody_knows() -> None:
+    """The stack of the error goes with the explanation that waits for the probe."""
+    try:
+        raise TimeoutError("late")
+    except TimeoutError as error:
+        failed = decide(claim(), Failed(error), PAY)
+    assert failed.explanation is not None
+    assert failed.explanation.stack is not None
+    asked = after_try(failed, marked(), EFFECT, definite=False)
+    assert asked.explanation is not None
+    assert asked.explanation.stack == failed.explanation.stack
+
+
+def test_a_probe_that_was_lost_beside_others_is_not_charged() -> None:
+    """Only one that was lost alone is; how long it was held is told of both."""
+    beside = decide(claim(), LeaseExpired(), PAY, elapsed=seconds(31))
+    assert beside.explanation is not None
+    assert beside.explanation.verdict == "suspect"
+    asked = after_loss(beside, marked(MarkState.UNKNOWN, then=Then(), probes=1), EFFECT)
+    assert (mark_in(asked).probes, asked.elapsed, asked.outcome) == (1, seconds(31), "lease_expired")
+    assert beside.explanation is not None
+    charged = beside._replace(explanation=beside.explanation._replace(verdict="retry"))
+    assert mark_in(after_loss(charged, marked(MarkState.UNKNOWN, then=Then(), probes=1), EFFECT)).probes == 2
+    unexplained = after_loss(
+        beside._replace(explanation=None), marked(MarkState.UNKNOWN, then=Then(), probes=1), EFFECT
+    )
+    assert mark_in(unexplained).probes == 2
+    inside = after_loss(beside, marked(), EFFECT)
+    assert (mark_in(inside).state, inside.delay) == (MarkState.UNKNOWN, seconds(5))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pydantic
@@ -219,3 +219,53 @@ async def test_a_function_that_is_no_handler_cannot_be_added() -> None:
     app.handler("two")(any_json)
     with pytest.raises(HandlerError, match=r"handles one, two"):
         await app.add(any_json)
+
+
+def test_keys_of_a_struct_are_text_in_json() -> None:
+    """JSON has no other keys."""
+
+    class Sizes(msgspec.Struct):
+        amounts: dict[int, int]
+
+    assert as_json(Sizes({7: 1})) == {"amounts": {"7": 1}}
+
+
+def test_each_refusal_is_one_sentence() -> None:
+    """Of what cannot be written, checked or read: which type, and why."""
+
+    class Odd(msgspec.Struct):
+        thing: Any
+
+    with pytest.raises(PayloadError) as unwritable:
+        as_json(Odd(object()))
+    assert str(unwritable.value).startswith("a Odd that cannot be written as JSON: ")
+    with pytest.raises(HandlerError) as unchecked:
+        payload_type(Redrive)
+    assert str(unchecked.value).startswith(
+        "payloads of type Redrive cannot be checked: make it a dataclass, a pydantic model, a msgspec Struct or a TypedDict of "
+        "such types (Unable to generate pydantic-core schema for <class 'redrive.app.Redrive'>."
+    )
+    with pytest.raises(PayloadError) as misfit:
+        payload_type(list[int]).read([1, "x"])
+    assert str(misfit.value) == (
+        "the payload does not fit list[int]: [1]: Input should be a valid integer, unable to parse string as an integer"
+    )
+    with pytest.raises(HandlerError) as unread:
+        wanted_payload(unknown)
+    assert str(unread.value) == (
+        "the annotation 'Task[Nowhere]' of 'task' cannot be read: name 'Nowhere' is not defined; import its type where the "
+        "handler is defined, not under TYPE_CHECKING or inside a function"
+    )
+
+
+async def limited(task: "Task[Annotated[int, pydantic.Field(gt=5)]]") -> None:
+    """Its type says more than its name, also where it is written as text."""
+
+
+def test_what_an_annotation_adds_counts() -> None:
+    """A limit is a part of the type."""
+    wanted = wanted_payload(limited)
+    assert wanted is not None
+    assert wanted.read(6) == 6
+    with pytest.raises(PayloadError, match="greater than 5"):
+        wanted.read(5)

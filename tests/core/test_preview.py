@@ -149,3 +149,11 @@ def test_waits_behind_a_gate_that_tripped_are_longer() -> None:
         (timedelta(minutes=4), timedelta(minutes=4)),
         (timedelta(minutes=8), timedelta(minutes=4)),
     ]
+
+
+def test_a_policys_own_deadline_ends_a_preview() -> None:
+    """Counted from the start, with or without one of the task's own; a try at the deadline itself is not shown."""
+    policy = Policy(Fixed(minutes(1)), attempts=9, jitter=jitter.none, deadline=minutes(3))
+    assert [one.at - START for one in preview(policy, "a", START)] == [ZERO, minutes(1), minutes(2)]
+    nearer = preview(policy, "a", START, deadline_at=START + minutes(2))
+    assert [one.at - START for one in nearer] == [ZERO, minutes(1)]
