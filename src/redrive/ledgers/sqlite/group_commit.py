@@ -29,6 +29,8 @@ R = TypeVar("R")
 LOCK_PATIENCE = timedelta(seconds=60)
 """How long a write waits for other processes before it says that the ledger is away."""
 JOBS_PER_COMMIT_MAX = 64
+OPEN_SECONDS_MAX = 0.01
+"""What comes in later than so long after the first has the next transaction: the first waits for its answer, and other processes for the lock."""
 ASK_AGAIN_SECONDS = (0.0002, 0.001)
 """How soon a lock that another process holds is asked for again. One that commits again and again lets go for moments only: asked for in SQLite's
 own steps, which grow to 20 ms, it was had after 56 ms (p99, with a thousand tasks a second added by another), and is after 9 to 17."""
@@ -44,6 +46,38 @@ class _Job:
     calls: Sequence[Callable[[], None]] = ()
     """What waits for the commit; called as the caller would, also where that one was cancelled meanwhile."""
     context: Context = field(default_factory=copy_context)
+
+
+_Result = tuple[_Job, Any, BaseException | None]
+
+
+class _Group:
+    """The jobs of one transaction: the first, and what stands in line behind it when it is asked for."""
+
+    def __init__(self, line: "queue.SimpleQueue[_Job | None]", first: _Job) -> None:
+        self._line = line
+        self._next: _Job | None = first
+        self.writes: list[_Job] = []
+        self.looks: list[_Job] = []
+        """What only wants to know whether others have written; it is told after the commit."""
+        self.is_last = False
+
+    def following(self) -> _Job | None:
+        """The next job that writes; None where there is none now."""
+        while len(self.writes) < JOBS_PER_COMMIT_MAX and not self.is_last:
+            job, self._next = self._next, None
+            try:
+                job = job or self._line.get_nowait()
+            except queue.Empty:
+                break
+            if job is None:
+                self.is_last = True
+            elif job.run is None:
+                self.looks.append(job)
+            else:
+                self.writes.append(job)
+                return job
+        return None
 
 
 class Writer:
@@ -96,57 +130,51 @@ class Writer:
 
     def _main(self) -> None:
         while (job := self._jobs.get()) is not None:
-            group = [job]
-            stopping = False
-            while len(group) < JOBS_PER_COMMIT_MAX and not stopping:
-                try:
-                    following = self._jobs.get_nowait()
-                except queue.Empty:
-                    break
-                if following is None:
-                    stopping = True
-                else:
-                    group.append(following)
             with self._busy:
+                group = _Group(self._jobs, job)
                 self._run(group)
-            if stopping:
+            if group.is_last:
                 break
         self._disconnect()
         self._engine.dispose()
 
-    def _run(self, group: list[_Job]) -> None:
-        results: list[tuple[_Job, Any, BaseException | None]] = []
-        for jobs, run in (
-            ([job for job in group if job.run is not None], self._commit),
-            ([job for job in group if job.run is None], self._look),
-        ):
+    def _run(self, group: "_Group") -> None:
+        results: list[_Result] = []
+        for run, jobs in ((self._commit, group.writes), (self._look, group.looks)):
             try:
-                results += run(jobs) if jobs else []
+                results += run(group)
             except BaseException as error:  # the callers must hear of it; the thread itself goes on
                 self._disconnect()
                 shown = translated(error) if isinstance(error, DBAPIError | sqlite3.Error) else error
                 results += [(job, None, shown) for job in jobs]
-        for loop in {job.loop for job in group}:
+        for loop in {job.loop for job, _, _ in results}:
             with suppress(RuntimeError):  # a loop that was closed meanwhile has nobody left to tell
                 loop.call_soon_threadsafe(_deliver, [result for result in results if result[0].loop is loop])
 
-    def _look(self, jobs: list[_Job]) -> list[tuple[_Job, Any, BaseException | None]]:
+    def _look(self, group: "_Group") -> list[_Result]:
+        if not group.looks:
+            return []
         driver: sqlite3.Connection = self._connected().connection.dbapi_connection  # type: ignore[assignment]  # it is connected
         [version] = self._insist(driver, "PRAGMA data_version").fetchone()
         # Each connection counts for itself, so a new one must not repeat a number of the last.
-        return [(job, (self._connections, version), None) for job in jobs]
+        return [(job, (self._connections, version), None) for job in group.looks]
 
-    def _commit(self, jobs: list[_Job]) -> list[tuple[_Job, Any, BaseException | None]]:
+    def _commit(self, group: "_Group") -> list[_Result]:
+        """Write what there is, and what comes in while it is written: all of it waits for the disk once."""
+        job = group.following()
+        if job is None:
+            return []
         connection = self._connected()
         # Begin and commit go straight to the driver: SQLAlchemy's way takes 60 µs for each, and knows nothing of them anyway.
         driver: sqlite3.Connection = connection.connection.dbapi_connection  # type: ignore[assignment]  # it is connected
         self._begin(driver)
-        results: list[tuple[_Job, Any, BaseException | None]] = []
+        ends = time.monotonic() + OPEN_SECONDS_MAX
+        results: list[_Result] = []
         try:
-            for job in jobs:
+            while job is not None:
                 assert job.run is not None
-                # Alone in its transaction a job needs no savepoint: its failure is the transaction's.
-                if len(jobs) > 1:
+                # The first needs no savepoint: its failure is the transaction's.
+                if results:
                     driver.execute("SAVEPOINT job")
                 try:
                     result, error = job.run(connection), None
@@ -154,12 +182,14 @@ class Writer:
                     result, error = None, translated(raised) if isinstance(raised, DBAPIError) else raised
                     if not driver.in_transaction:  # a full disk, for one, has rolled everything back already
                         raise
-                    driver.execute("ROLLBACK TO job" if len(jobs) > 1 else "ROLLBACK")
-                if len(jobs) > 1:
+                    driver.execute("ROLLBACK TO job" if results else "ROLLBACK")
+                if results:
                     driver.execute("RELEASE job")
                 results.append((job, result, error))
-            if len(jobs) > 1 or results[0][2] is None:
-                driver.execute("COMMIT")
+                if not driver.in_transaction:
+                    return results
+                job = group.following() if time.monotonic() < ends else None
+            driver.execute("COMMIT")
         except BaseException:
             self._disconnect()
             raise
