@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 import tomllib
+from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
@@ -266,3 +267,42 @@ def test_commands_are_there(page: Path) -> None:
                 if whole or "No such" in problem:
                     wrong.append(f"redrive {said}: {problem}")
     assert wrong == []
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    """All that the package says, and what its pages say: where it stands, and the text."""
+    for path in sorted((ROOT / "src" / "redrive").rglob("*")):
+        place = path.relative_to(ROOT).as_posix()
+        if path.suffix == ".html":
+            yield place, re.sub(r"<[^>]*>", " ", path.read_text())
+        elif path.suffix == ".py" and "_pb2" not in path.name:
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):  # what is filled in is a word of its own
+                    yield (
+                        place,
+                        "".join(str(one.value) if isinstance(one, ast.Constant) else "X" for one in node.values),
+                    )
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield place, node.value
+
+
+def test_commands_in_sentences_are_there() -> None:
+    """A remedy that is a command can be typed: no sentence of ours names one, or an option, that does not exist."""
+    names = "|".join(typer.main.get_command(command_line).commands)  # type: ignore[attr-defined]
+    typed = re.compile(
+        rf"\bredrive ((?:{names})(?: +(?:--?[a-z][a-z-]*|[A-Za-z0-9_:.*@/-]*[A-Za-z0-9*])(?![^\s`'\"\])<,;:.…]))*)"
+    )
+    wrong, seen = set(), 0
+    for place, text in sentences():
+        for said in typed.findall(text):
+            seen += 1
+            try:
+                parse(said.split())
+            except (typer.Exit, SystemExit):  # it was asked for help
+                pass
+            except Exception as error:  # what is missing is said in the text to leave something out
+                problem = str(getattr(error, "message", "") or error)
+                if "No such option" in problem:
+                    wrong.add(f"{place}: redrive {said}: {problem}")
+    assert seen > 100
+    assert wrong == set()

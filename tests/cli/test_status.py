@@ -1,9 +1,11 @@
 """`redrive status` and `redrive top`: the sentences of the first page on a terminal."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
+from redrive.operator import census_pace
 from tests.cli.everywhere import dead_everywhere
 from tests.cli.test_tasks import Run, dead_tasks
 
@@ -24,7 +26,7 @@ def test_what_is_due_while_nobody_works_is_told_at_once(stored: Run) -> None:
     said = stored("status")
     assert (said.code, said.out.splitlines()[0]) == (1, "One thing needs you")
     assert "No worker is running, and tasks are due" in said.out
-    assert "Start a worker: redrive worker --app MODULE:APP." in said.out
+    assert "Start a worker: redrive worker MODULE:APP." in said.out
 
 
 def test_dead_tasks_are_told_with_what_is_safe(stored: Run, url: str) -> None:
@@ -39,6 +41,20 @@ def test_dead_tasks_are_told_with_what_is_safe(stored: Run, url: str) -> None:
     [trouble] = stored("status", "--json").json["troubles"]
     assert (trouble["rank"], trouble["kind"], trouble["button"]) == ("dead", "mail", None)
     assert trouble["beside"]["warning"].startswith("This will most likely fail.")
+
+
+def test_what_people_have_dealt_with_is_not_told_any_more(
+    stored: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where no service runs that counts from time to time: what is dead is counted before it is told."""
+    monkeypatch.setattr(census_pace, "REST_MIN", timedelta(0))
+    dead_tasks(url, 3)
+    assert stored("status").code == 1
+    assert stored("tasks", "resolve", "--kind", "mail", "--reason", "sent by hand", "--at-most", "1", "--yes").code == 0
+    assert "2 tasks of mail died." in stored("status").out
+    assert stored("tasks", "resolve", "--kind", "mail", "--reason", "sent by hand", "--yes").code == 0
+    said = stored("status")
+    assert (said.code, said.out.splitlines()[0]) == (0, "All is well")
 
 
 def test_many_deaths_at_once_need_somebody(stored: Run, url: str) -> None:
@@ -61,7 +77,7 @@ def test_the_ledgers_of_all_systems_are_seen(redrive: Run, url: str) -> None:
     ledgers = asyncio.run(dead_everywhere(url))
     said = redrive("status", "--database", url)
     assert said.code == 1, said.err
-    assert said.out.splitlines()[0] == f"{len(ledgers)} dead tasks are ready to come back"
+    assert said.out.splitlines()[0] == f"{len(ledgers)} tasks are dead, not recovered"
     seen = redrive("top", "--looks", "1", "--database", url)
     assert seen.code == 0, seen.err
     figures = redrive("status", "--json", "--database", url).json["strip"]

@@ -20,6 +20,7 @@ from redrive.cli.options import AppOption, DatabaseOption, JsonOption, duration_
 from redrive.cli.output import PROBLEM, out, print_json
 from redrive.cli.where import Where
 from redrive.engine.worker import worker_name
+from redrive.lane import Lane
 from redrive.operator.verdict import (
     ButtonAct,
     Rank,
@@ -35,6 +36,7 @@ from redrive.operator.verdict import (
 from redrive.operator.verdict.words import share_words, span_said, took_words
 
 KINDS_SHOWN = 15
+COUNT_WITHIN = timedelta(seconds=2)
 COLOURS = {
     Rank.STOPPED: "bold red",
     Rank.DYING: "bold red",
@@ -55,7 +57,7 @@ LooksOption = Annotated[
 def status(database: DatabaseOption = None, app: AppOption = None, json: JsonOption = False) -> None:
     """Say how things are: what is wrong, what will happen on its own, and what is safe to do.
 
-    All ledgers of the database, those of its systems too. It makes one small write, to see that writes go through. Times are in your zone.
+    All ledgers of the database, those of its systems too. It makes one small write, to see that writes go through, and counts what nobody has counted lately. Times are in your zone.
     The exit code is 1 if anything is wrong.
 
     Example: [cyan]redrive status --json[/]
@@ -102,7 +104,20 @@ async def look(ledgers: Ledgers) -> Verdict:
     proof = WriteProof(store, worker_name())
     with suppress(Exception):  # what it says of it is in the verdict
         await proof.prove()
+    await _count(ledgers)
     return judge(await gather(store, ledgers.lanes, proof.once()))
+
+
+async def _count(ledgers: Ledgers) -> None:
+    """Where no service runs nobody counts, and what people have dealt with would still be told. A large table is told as it was last counted."""
+
+    async def count(lane: Lane) -> None:
+        with suppress(Exception):  # a role that only reads, or a store that is away, which the verdict says
+            await (await lane.census()).take_if_due()
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(COUNT_WITHIN.total_seconds()):
+            await asyncio.gather(*map(count, ledgers.lanes))
 
 
 # --- what is printed ------------------------------------------------------------------------------------------------------

@@ -46,4 +46,4 @@ def workers(database: DatabaseOption = None, app: AppOption = None, json: JsonOp
             )  # fmt: skip
         out().print(table)
     else:
-        say("no worker has been seen in the last week: start one with redrive worker --app MODULE:APP")
+        say("no worker has been seen in the last week: start one with redrive worker MODULE:APP")

@@ -158,7 +158,7 @@ def test_a_killed_worker_heals_by_itself_and_is_then_one_quiet_line() -> None:
         "Worker app-3:2217 was lost at 21:41:12; the 6 tasks that it held came back."
     ]
     alone = only(judge(replace(QUIET, workers=[lost])))
-    assert (alone.rank, plain(alone.safe)) == (Rank.STOPPED, "Start a worker: redrive worker --app MODULE:APP.")
+    assert (alone.rank, plain(alone.safe)) == (Rank.STOPPED, "Start a worker: redrive worker MODULE:APP.")
 
 
 def test_a_killed_worker_may_hold_more_than_its_last_sign_told_of() -> None:
@@ -213,7 +213,7 @@ def test_due_tasks_without_a_worker_need_somebody() -> None:
     assert (one.rank, plain(one.wrong[0]), plain(one.safe)) == (
         Rank.STOPPED,
         "No worker is running, and tasks are due; the oldest for 6 min.",
-        "Start a worker: redrive worker --app MODULE:APP.",
+        "Start a worker: redrive worker MODULE:APP.",
     )
     assert plain(one.wrong[1]) == f"They wait in {LEDGER}. No worker has been here in the last week."
     stopped = worker(

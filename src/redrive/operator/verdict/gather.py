@@ -216,8 +216,9 @@ def _fact(
     amount = 0 if group is None else group.amount
     # The census lags behind on a large table: who died in later minutes is dead too.
     from_ = None if counted_at is None else counted_at.replace(second=0, microsecond=0)
+    unseen = not amount and counted_at is not None and cause.last_seen > counted_at
     later = sum(
-        died for minute, died in cause.died_at if from_ is None or minute > from_ or (minute == from_ and not amount)
+        died for minute, died in cause.died_at if from_ is None or minute > from_ or (minute == from_ and unseen)
     )
     gates = [one.gate for one in held if one.gate.ledger == cause.ledger]
     paused = [gate.name for gate in gates if gate.does is GateDoes.PAUSED]

@@ -40,7 +40,7 @@ RECENT = timedelta(minutes=5)
 """So long what failed in an unknown version is taken to fail still."""
 LIKELY_FAILS = "This will most likely fail."
 NOTHING_TO_PRESS = "Nothing to press."
-START_A_WORKER = "Start a worker: redrive worker --app MODULE:APP."
+START_A_WORKER = "Start a worker: redrive worker MODULE:APP."
 STOPS_ABOVE = "It stops by itself if more than 10% fail again."
 _ELSEWHERE = ("Connect", "Timeout", "HTTP", "SSL", "Socket", "DNS", "gaierror", "503", "502", "504")
 """What an error is called whose remedy lies with somebody else."""
