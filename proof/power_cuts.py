@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from proof.power.check import KEPT, check, record
+from proof.power.recorded import CHECKPOINT_PAGES
 from proof.scenario import NOT_TRIED, Found, chance, scenario, sized
 from tests.faults.own_postgres import own_postgres
 from tests.faults.postmaster_proofs import killed
@@ -29,7 +30,7 @@ def power_cuts(short: bool) -> Iterator[Found]:
     images, bad = found.images.total(), found.bad.total()
     at = f"{found.points:,} of its points" if short else f"each of its {found.points:,} writes and syncs"
     yield Found(
-        tried=f"sqlite: {recording.commits:,} commits recorded, cut at {at}",
+        tried=f"sqlite: {recording.commits:,} commits recorded, a checkpoint each {CHECKPOINT_PAGES} pages, cut at {at}",
         figure=f"{images:,} images, {bad} broken or without something acknowledged ({found.acknowledged:,} acknowledgements); "
         f"{found.continued} of them worked off to the end{'; ' + found.first if bad else ''}",
         holds=not bad and recording.commits >= commits // 2,

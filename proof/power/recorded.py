@@ -5,6 +5,10 @@ import os
 import random
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Engine
+from sqlalchemy.event import listen
 
 from redrive import Fixed, Policy, Redrive, State, Task, TransientError, jitter, seconds
 from redrive.app import WorkerSettings
@@ -12,6 +16,8 @@ from redrive.events import AttemptEnded, Event
 from redrive.ledgers.sql.migrate import migrate
 
 ACKNOWLEDGED = "acknowledged"
+CHECKPOINT_PAGES = 100
+"""A tenth of what SQLite has by itself: ten times as many checkpoints to be cut in, and images that are quicker to look through."""
 
 
 class Acknowledged:
@@ -32,8 +38,13 @@ class Acknowledged:
                 self.say(f"settled {claim.task.key} {claim.claim_id.hex}")
 
 
+def _checkpoint_often(connection: Any, _record: object) -> None:
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+
+
 async def main(file: str, tasks: int, rng: random.Random) -> None:
     """Until all are done."""
+    listen(Engine, "connect", _checkpoint_often)
     said = Acknowledged(os.path.dirname(file))
     app = Redrive(f"sqlite:///{file}", observers=[said])
     await migrate(app.database)
