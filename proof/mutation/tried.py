@@ -250,6 +250,8 @@ class Trial:
             self.left.append((child.key, child.tries + 1))
             return
         end = "starved" if starved else STATED.get(code, "killed")
+        if end == "killed" and not child.mutant:
+            sys.__stderr__.write(f"fails without a mutant: {child.items[child.test()].nodeid}\n")
         if end == "killed":
             self.kills[child.items[child.test()]] += 1
         self._write(child.key, child.mutant, end, time.monotonic() - child.began)

@@ -608,3 +608,16 @@ def test_a_gate_without_a_say_is_not_in_the_explanation() -> None:
         explanation = decide(claim, Failed(TimeoutError("late")), Policy(attempts=9)).explanation
         assert explanation is not None
         assert (explanation.gate, explanation.stretch) == expected
+
+
+def test_what_is_told_to_many_says_where_it_failed() -> None:
+    """A policy that draws nothing explains alike failures once: with their stack, and without a lost worker."""
+    policy = Policy(Fixed(seconds(1)), attempts=9, jitter=jitter.none)
+    try:
+        raise RuntimeError("boom")
+    except RuntimeError as error:
+        told = [decide(claim_of(), Failed(error), policy).explanation for _ in range(2)]
+    assert told[0] is told[1]
+    assert told[0] is not None
+    assert told[0].stack is not None
+    assert told[0].lost_alone == 0

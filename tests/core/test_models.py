@@ -21,6 +21,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import NullType
 
 from redrive import LedgerTable, Redrive, Words
 from redrive.core.column_names import first_of
@@ -304,6 +305,7 @@ class Letter(Base):
     b: Mapped[str]
     status: Mapped[str] = mapped_column(Enum("p", "s", "f"), default=Status.PENDING)
     named: Mapped[Status] = mapped_column(default=Status.SENT)
+    tries: Mapped[int] = mapped_column(default=0)
 
 
 def test_what_is_unique_and_what_is_the_default_in_a_mapped_class() -> None:
@@ -312,6 +314,8 @@ def test_what_is_unique_and_what_is_the_default_in_a_mapped_class() -> None:
     columns = {one.name: one for one in model.columns}
     assert {name for name, one in columns.items() if one.unique} == {"event_id", "uuid"}
     assert (columns["status"].default, columns["named"].default) == ("p", "SENT")
+    assert (columns["tries"].default, columns["tries"].type) == (None, int)
+    assert read_model(table(Column("shape", NullType()))).columns[1].type is None
     assert (columns["status"].type, columns["status"].words) == (str, {"p": "p", "s": "s", "f": "f"})
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,11 +28,14 @@ from redrive import (
 )
 from redrive.core.decide import decide
 from redrive.core.effect_mark import EffectAnswer, EffectMark, MarkState
-from redrive.core.outcome import LeaseExpired, Released
+from redrive.core.outcome import Failed, LeaseExpired, Released
+from redrive.engine.effect_entry import EffectEntry, is_definite
 from redrive.engine.effects import settle_losses
+from redrive.engine.handlers import Handlers, make_handler
 from redrive.engine.worker import WorkerSettings
-from redrive.errors import HandlerError, LedgerAwayError
+from redrive.errors import HandlerError, LedgerAwayError, StaleError, UsageError
 from redrive.testing import VirtualClock, assert_dead, assert_done, assert_waiting, drain
+from tests.core.test_decide import FENCE, NOW, claim_of
 
 PROBE = Policy(Fixed(seconds(5)), attempts=3, jitter=jitter.none, name="probe")
 PAY = Policy(Fixed(minutes(1)), attempts=3, jitter=jitter.none, permanent=ValueError)
@@ -424,3 +428,137 @@ async def test_what_cannot_have_an_effect_is_refused(app: Redrive, bank: Bank) -
     task = await app.tasks.get("a")
     assert task is not None
     assert "register the handler with effect=" in str(task.last_error)
+
+
+class Marks:
+    """The marks of a store that knows some of them."""
+
+    in_use = False
+
+    def __init__(self, marks: dict[Any, Any] | None = None, *, entered: Any = None) -> None:
+        self.marks = marks or {}
+        self.entered = entered
+
+    async def of(self, ids: Any) -> dict[Any, Any]:
+        return {id_: self.marks[id_] for id_ in ids if id_ in self.marks}
+
+    async def enter(self, _claim: Any) -> Any:
+        if isinstance(self.entered, Exception):
+            raise self.entered
+        return self.entered
+
+
+async def test_a_second_way_into_an_effect_and_a_late_one_are_refused() -> None:
+    """Each with a sentence: what to do instead, and that nothing was begun."""
+    marks: Any = Marks(entered="mark")
+    entry = EffectEntry(marks, claim_of())
+    async with entry:
+        assert entry.entered
+    with pytest.raises(UsageError) as twice:
+        await entry.__aenter__()
+    assert str(twice.value) == "a try has one effect, which is entered once: make another task for the second"
+    late = EffectEntry(Marks(), claim_of())  # type: ignore[arg-type]
+    with pytest.raises(StaleError) as stale:
+        await late.__aenter__()
+    assert str(stale.value) == "somebody else owns this task now, so its effect was not begun"
+    assert not late.entered
+
+
+async def test_what_was_not_entered_for_sure_did_not_happen() -> None:
+    """The store was away: nothing was done under the mark, whether it was written or not."""
+    entry = EffectEntry(Marks(entered=LedgerAwayError("gone")), claim_of())  # type: ignore[arg-type]
+    effect, failed = Effect(print, policy=PROBE), decide(claim_of(), Failed(LedgerAwayError("gone")), PAY)
+    assert entry.conclude(failed, effect, PAY, definite=False) is failed, "it was not tried"
+    with pytest.raises(LedgerAwayError):
+        await entry.__aenter__()
+    mark = entry.conclude(failed, effect, PAY, definite=False).claim.effect
+    assert mark is not None
+    assert (mark.state, mark.answer) == (MarkState.ANSWERED, EffectAnswer.NOT_HAPPENED)
+    assert (mark.first_at, mark.entered_at) == (claim_of().claimed_at,) * 2
+
+
+def test_a_plain_handlers_error_is_known_too() -> None:
+    """What leaves `with context.effect()` in a thread is looked at as what leaves `async with`."""
+
+    async def within() -> Any:
+        entered: Any = EffectMark(state=MarkState.INSIDE, claim_id=FENCE, first_at=NOW, entered_at=NOW)
+        entry = EffectEntry(Marks(entered=entered), claim_of())  # type: ignore[arg-type]
+
+        def plain() -> None:
+            with entry:
+                raise NotHappened("refused")
+
+        with pytest.raises(NotHappened):
+            await asyncio.to_thread(plain)
+        failed = decide(claim_of(), Failed(NotHappened("refused")), PAY)
+        return entry.conclude(failed, Effect(print, policy=PROBE), PAY, definite=False).claim.effect
+
+    mark = asyncio.run(within())
+    assert (mark.state, mark.answer) == (MarkState.ANSWERED, EffectAnswer.NOT_HAPPENED)
+
+
+@pytest.mark.parametrize(
+    ("error", "policy", "definite"),
+    [
+        (NotHappened("no"), PAY, True),
+        (PermanentError("closed"), PAY, True),
+        (ValueError("no such account"), PAY, True),
+        (TimeoutError("late"), PAY, False),
+        (OSError("down"), Policy(transient=OSError), False),
+        (OSError("odd"), Policy(otherwise="permanent"), False),
+        (asyncio.CancelledError(), Policy(permanent=BaseException), False),
+    ],
+)
+def test_which_errors_are_an_answer(error: BaseException, policy: Policy, definite: bool) -> None:
+    """A rule must know the error as a no for good: what is merely not known is a question."""
+    assert is_definite(error, policy) is definite
+
+
+async def test_only_claims_with_a_mark_are_in_question() -> None:
+    """Of a group that was lost: kinds without an effect, unknown kinds and tries that entered nothing end as ever."""
+    handlers = Handlers()
+    handlers.add(make_handler("plain", lambda task: None, PAY))
+    handlers.add(
+        make_handler("pay", lambda task, context: None, PAY, effect=Effect(lambda task: NotHappened, policy=PROBE))
+    )
+    claims = [claim_of()._replace(task=claim_of().task._replace(id=id_, kind=kind)) for id_, kind in
+              enumerate(("plain", "unknown", "pay", "pay"))]  # fmt: skip
+    lost = [decide(claim, LeaseExpired(), PAY) for claim in claims]
+    marks = Marks({3: EffectMark(state=MarkState.INSIDE, claim_id=FENCE, first_at=NOW, entered_at=NOW)})
+    ledger: Any = SimpleNamespace(effects=marks)
+    settled = await settle_losses(ledger, handlers, lost)
+    assert settled[:3] == lost[:3]
+    assert marks.in_use
+    mark = settled[3].claim.effect
+    assert mark is not None
+    assert mark.state is MarkState.UNKNOWN
+    assert await settle_losses(SimpleNamespace(effects=None), handlers, lost) == lost  # type: ignore[arg-type]
+    assert await settle_losses(ledger, Handlers(), lost) == lost
+
+
+async def test_marks_that_cannot_be_read_let_nothing_be_tried(
+    app: Redrive, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows whether the last try is in question: the task goes back uncharged, and says how long that took."""
+    ledger = await app.tasks.ledger()
+    marks = ledger.effects
+    assert marks is not None
+    of, failed = marks.of, list[int]()
+
+    async def away(ids: Any) -> Any:
+        if not failed:
+            failed.append(1)
+            await asyncio.sleep(0.01)
+            raise LedgerAwayError("gone")
+        return await of(ids)
+
+    monkeypatch.setattr(marks, "of", away)
+    await app.add("pay", key="a")
+    await drain(app)
+    assert await outcomes(app) == [("released", "waiting"), ("done", "done")]
+    assert bank.paid == ["a"]
+    task = await app.tasks.get("a")
+    assert task is not None
+    [released, _] = await app.tasks.attempts(task.id)
+    assert released.duration is not None
+    assert released.duration >= seconds(0.005)

@@ -254,3 +254,16 @@ async def test_transactional_handlers_do_not_use_up_the_look(tmp_path: Path) -> 
             await ran.wait()
         workers.stop()
         await running
+
+
+async def test_an_answer_that_nobody_asked_for_says_nothing() -> None:
+    """Before the first claim, and after one for something else, what comes was not looked for behind gates."""
+    look, _, _ = await looks()
+    assert not look.answered([gated()])
+    assert not look.lively
+    assert look.take(10)
+    look.skip()
+    assert not look.answered([gated()])
+    look.again()
+    assert look.take(10)
+    assert look.answered([gated()])

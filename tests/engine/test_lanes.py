@@ -175,14 +175,16 @@ async def test_values_that_cannot_be_compared_do_no_harm() -> None:
     odd: ContextVar[Odd] = ContextVar("odd")
 
     async def note() -> str:
+        seen = NOTE.get()
         odd.set(Odd())
-        return "ran"
+        NOTE.set("left behind")
+        return seen
 
     odd.set(Odd())
     runs = [One(note) for _ in range(5)]
     for one in runs:
         lanes.start(one, "notes")
-    assert await ended(*runs) == ["ran"] * 5
+    assert await ended(*runs) == [""] * 5, "and none finds what another has left"
 
 
 async def test_a_timeout_ends_only_what_it_encloses() -> None:
@@ -260,3 +262,15 @@ async def test_the_loop_has_its_turn(amount: int) -> None:
             turns += 1
             await asyncio.sleep(0)
     assert turns
+
+
+async def test_a_line_is_known_while_it_is_there() -> None:
+    """Whoever writes what comes of runs may wait for those that are about to end."""
+    lanes = Lanes(run)
+    assert not lanes.has_line()
+    runs = [One(current) for _ in range(2)]
+    for one in runs:
+        lanes.start(one, "computes")
+        assert lanes.has_line()
+    await ended(*runs)
+    assert not lanes.has_line()

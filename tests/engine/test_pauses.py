@@ -175,3 +175,14 @@ async def test_limits_are_not_for_kinds(ledger: SqlLedger, name: str) -> None:
     found = await ledger.gate(name)
     assert found is not None
     assert (found[0].rule, found[0].ready) == (None, False)
+
+
+async def test_what_is_still_paused_is_not_resumed() -> None:
+    """Who looks behind gates is told of what was resumed, and not of each look while nothing changes or more is paused."""
+    ledger, told = Asked("kind:a"), list[int]()
+    pauses = Pauses(ledger, resumed=lambda: told.append(ledger.looks), clock=Ticks())  # type: ignore[arg-type]
+    for names in (["kind:a"], ["kind:a"], ["kind:a", "kind:b"], ["kind:b"], [], []):
+        ledger.names = names
+        await pauses.look()
+    assert told == [4, 5]
+    assert pauses.without(["a"]) == ["a"]

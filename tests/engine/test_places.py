@@ -51,6 +51,7 @@ def test_kinds_are_claimed_in_turns():
     assert asked == [(2, ["b"]), (9, ["a"])] * 2
     assert places.portion(9, ["a", "b"]) == (2, ["b"])
     assert places.others_left()
+    assert not places.others_left(), "it is said once"
     assert places.portion(9, ["a", "b"]) == (9, ["a"])
     assert not places.others_left()
 

@@ -13,7 +13,9 @@ from redrive.core.outcome import Released
 from redrive.core.policy import Policy
 from redrive.engine import progress as engine_progress
 from redrive.engine.progress import RunProgress
+from redrive.errors import PayloadError, UsageError
 from redrive.testing import VirtualClock, drain
+from tests.core.test_decide import claim_of
 
 
 @pytest.fixture
@@ -138,3 +140,27 @@ async def test_what_cannot_be_kept_is_said(app: Redrive) -> None:
         task = await app.tasks.get(key)
         assert task is not None
         assert part in str(task.last_error)
+
+
+async def test_what_is_told_is_checked_and_the_rest_left_alone() -> None:
+    """A share is a number from 0 to 1; what a run has not told is not written over what is there."""
+    written: list[Any] = []
+
+    class Notes:
+        async def write(self, _claim: Any, *told: Any) -> None:
+            written.append(told)
+
+    notes: Any = Notes()
+    progress = RunProgress(notes, claim_of(), asyncio.get_running_loop())
+    for wrong in (True, "1", 1.01, -0.01, 2):
+        with pytest.raises(UsageError) as refused:
+            progress.tell(wrong, "")  # type: ignore[arg-type]
+        assert str(refused.value) == f"progress is a share from 0 to 1, not {wrong!r}"
+    with pytest.raises(PayloadError, match=r"^the checkpoint is 65,538 bytes, more than 65,536"):
+        progress.save("x" * 65_536)
+    progress.save({"page": 3})
+    await progress.end()
+    progress = RunProgress(notes, claim_of(), asyncio.get_running_loop())
+    progress.tell(1, "")
+    await progress.end()
+    assert written == [(None, None, '{"page":3}'), (1.0, None, None)]
