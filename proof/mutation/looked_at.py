@@ -3,6 +3,8 @@
 SAME = "does the same"
 NEVER = "is never reached"
 QUICK = "is only quicker"
+NAMED = "is only a name, for whoever looks at tasks and threads"
+INSTANT = "does the same but for one instant of a clock"
 
 LOOKED_AT: dict[str, dict[str, str]] = {
     "core.backoff": {
@@ -74,5 +76,119 @@ LOOKED_AT: dict[str, dict[str, str]] = {
             f"{SAME}: less than one slot is none, and a slot to come counts as none or less"
         ),
         "return 0 if slot > now else (now - slot) / course.ramp.interval + 1": f"{SAME}: the amount is cut to a whole number",
+    },
+    "core.policy": dict.fromkeys(
+        (
+            "known = None",
+            "known = self._classified.get(None)",
+            "known = self._classified.get(type(None))",
+            "self._classified[kind] = None",
+            'set_field("_is_by_class", None)',
+            'set_field("_is_by_class", all(type(None) is type for _, each in rules for rule in each))',
+        ),
+        f"{QUICK}: what is remembered of a class is what its rules say each time",
+    ),
+    "core.failure": {
+        'kept = redact(looked_at.replace("\\0", "\\uFFFD"))': f"{SAME}: one character, written twice",
+        'kept = kept.encode("UTF-8", "replace").decode("utf-8")': f"{SAME}: the same encoding",
+        'kept = kept.encode("utf-8", "replace").decode("UTF-8")': f"{SAME}: the same encoding",
+        "return _safe_short_text(text) if (len(text) <= _REMEMBERED_CHARS_MAX) or True else _safe_text(text)": (
+            f"{SAME}, and remembers long texts too"
+        ),
+    },
+    "core.gate_order": {
+        "sure = place <= room * SURE_PERCENT[row.band] / 100": f"{SAME}: a place is a whole number",
+        "mine.sort(key=None)": f"{SAME}: no two rows of a turn have the same band and place",
+        "mine.sort(key=lambda one: one[:5])": f"{SAME}: no two rows of a turn have the same band and place",
+        "ranked.sort(key=None)": f"{SAME}: no two rows have the same number and turn",
+        "ranked.sort(key=lambda one: one[:3])": f"{SAME}: no two rows have the same number and turn",
+    },
+    "core.backtest": dict.fromkeys(
+        (
+            "for one, following in zip(task.tries, [*task.tries[1:], None], strict=None):",
+            "for one, following in zip(task.tries, [*task.tries[1:], None], strict=False):",
+            "for one, following in zip(task.tries, [*task.tries[1:], None], ):",
+        ),
+        f"{SAME}: one is made of the other",
+    ),
+    "core.models": {
+        'type_ = dict if "JSON" in str(getattr(column.type, "__visit_name__", None)) else None': f"{SAME}: each type has one",
+        'type_ = dict if "JSON" in str(getattr(column.type, "__visit_name__", )) else None': f"{SAME}: each type has one",
+    },
+    "core.payload_types": dict.fromkeys(
+        (
+            "found = error.errors(include_url=False, include_context=False, )",
+            "found = error.errors(include_url=False, include_context=True, include_input=False)",
+            "found = error.errors(include_url=False, include_context=False, include_input=True)",
+            "found = error.errors(include_url=False, include_input=False)",
+            "found = error.errors(include_url=True, include_context=False, include_input=False)",
+            "found = error.errors(include_context=False, include_input=False)",
+            "found = error.errors(include_url=None, include_context=False, include_input=False)",
+            "found = error.errors(include_url=False, include_context=None, include_input=False)",
+            "found = error.errors(include_url=False, include_context=False, include_input=None)",
+        ),
+        f"{QUICK}: only the place and the words are read",
+    ),
+    "core.task": {
+        "storable = None": f"{SAME}: it is asked whether, not what",
+        "size = len(text) if (text.isascii()) and False else len(text.encode())": QUICK,
+    },
+    "core.visible": {
+        'return f"\\\\x{code:02x}" if short and code <= 256 else f"\\\\u{code:04x}"': f"{SAME}: nothing that is hidden is number 256",
+        'return f"\\\\x{code:02x}" if short and code < 257 else f"\\\\u{code:04x}"': f"{SAME}: nothing that is hidden is number 256",
+        "return _HIDDEN.sub(lambda found: _spelled(found[0], short=None), text)": f"{SAME}: it is asked whether, not what",
+    },
+    "engine.gate_looks": {
+        "self.in_use = None": f"{SAME}: it is asked whether, not what",
+        "self._limit = 1": f"{SAME}: each claim sets it before it is looked at",
+        "if ended - begun >= DISCOVER_FREE_SECONDS:": INSTANT,
+    },
+    "engine.keeper": {
+        "recount = time.monotonic() > recount_at": INSTANT,
+        "if self._retention and time.monotonic() > prune_at:": INSTANT,
+        "if time.monotonic() > history_at:": INSTANT,
+        'assert handler is not None, "XXa ledger hands out the kinds that it was asked forXX"': f"the text {NEVER}",
+    },
+    "engine.kinds": {
+        "self._found: list[str] = None": f"{SAME}: it is old from the beginning, and looked up",
+        "return self._found if time.monotonic() - self._found_at <= FRESH_SECONDS else None": INSTANT,
+    },
+    "engine.lanes": {
+        "self._turn = 1": f"{SAME}: only whether it has changed is looked at",
+        "self._turn -= 1": f"{SAME}: only whether it has changed is looked at",
+        'self._runs = ""': f"{SAME}: the line is then started anew, each run as it was",
+    },
+    "engine.patience": {
+        "self._away = None": f"{SAME}: it is asked whether, not what",
+        "ceiling = min(CAP_SECONDS, FIRST_SECONDS * 2 ** min(tries, 11))": f"{SAME}: it is the cap from the sixth on",
+    },
+    "engine.pauses": {
+        "return without_paused(kinds, self._names) if (self._names) or True else kinds": QUICK,
+    },
+    "engine.places": {
+        "self._turn = None": f"{SAME}: it is asked whether, not what",
+        "self._short = None": f"{SAME}: it is asked whether, not what",
+    },
+    "engine.reserve": {"self.in_use = None": f"{SAME}: it is asked whether, not what"},
+    "engine.run": {"begun = None": f"{SAME}: it is asked whether, not what"},
+    "engine.settler": {
+        "self._tally.add(_without(group, unwritten) if (unwritten) or True else group)": QUICK,
+        "ceiling = min(most_seconds, PAUSE_FIRST_SECONDS * 2 ** min(tries - 1, 11))": f"{SAME}: it is the most from the tenth on",
+        "while self._more_to_come() and 0 < len(self._pending) <= self._batch and time.monotonic() < ends:  # noqa: ASYNC110 - a turn of the loop is what it waits for": (
+            f"{SAME}, and turns a while longer: what is written is the batch"
+        ),
+        "while self._more_to_come() and 0 < len(self._pending) < self._batch and time.monotonic() <= ends:  # noqa: ASYNC110 - a turn of the loop is what it waits for": INSTANT,
+        'task = asyncio.get_running_loop().create_task(self._insist(late), name="REDRIVE-SETTLE-LATE")': NAMED,
+        "late.waits = None": f"{SAME}: it is asked whether, not what",
+        "late.waits = True": f"{SAME}: its key is remembered, and it is not put twice",
+    },
+    "engine.stops": {
+        "stop = self._asked.get((claim.task.id, claim.claim_id)) if (self._asked) or True else None": QUICK,
+    },
+    "engine.worker": {
+        "case ClaimLocked(): pass  # not extended and not lost: tried again soon": f"{SAME}: what fits no case is left as it is",
+        'assert handler is not None, "XXa ledger hands out the kinds that it was asked forXX"': f"the text {NEVER}",
+        'asyncio.create_task(self._extend_for_ever(), name="REDRIVE-EXTEND"),': NAMED,
+        "ran_for = timedelta(microseconds=(time.monotonic_ns() - began) // 1001)": f"{SAME} but for a thousandth of how long it ran",
     },
 }
