@@ -5,6 +5,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Connection, event
 
+from redrive import Fixed, Policy, jitter
+from redrive.core.decide import decide
+from redrive.core.outcome import Done, Failed, Released, Snoozed
 from redrive.core.task import ClaimLocked, NewTask
 from redrive.errors import UsageError
 from redrive.ledgers.open import own_ledger
@@ -37,6 +40,30 @@ async def test_a_group_is_one_statement(real_time_database: Database) -> None:
 
     assert await real_time_database.statement(listened) == ([], [])
     assert len(seen) == 2
+
+
+async def test_each_task_of_a_group_gets_its_own_end(real_time_database: Database) -> None:
+    """What several tasks came to travels once, and still each row and each try tells its own story, whatever stands beside it."""
+    ledger = own_ledger(real_time_database)
+    await ledger.add([NewTask(kind="job", key=f"k{number}") for number in range(24)])
+    claims = [*await ledger.claim(14, LEASE), *await ledger.claim(10, LEASE)]
+    outcomes = [Done(), Failed(ValueError("odd")), Failed(KeyError("even")), Snoozed(timedelta(hours=1)), Released()]
+    wanted = [outcomes[at % len(outcomes)] for at in range(len(claims))]
+    policy = Policy(Fixed(timedelta(minutes=1)), jitter=jitter.full)  # a wait of its own for each
+    group = [
+        decide(claim, outcome, policy, elapsed=timedelta(milliseconds=at))
+        for at, (claim, outcome) in enumerate(zip(claims, wanted, strict=True))
+    ]
+    assert await ledger.settle(group, worker="w") == []
+    for one in group:
+        task = await ledger.get(one.claim.task.id)
+        assert task is not None
+        [attempt] = await ledger.attempts(one.claim.task.id)
+        assert (task.state, task.failures, task.last_error) == (one.state, one.failures, one.error)
+        assert (attempt.outcome, attempt.delay, attempt.error) == (one.outcome, one.delay, one.error)
+        assert (attempt.claim_id, attempt.duration) == (one.claim.claim_id, one.elapsed)
+        explained = None if one.explanation is None else one.explanation.as_json()
+        assert attempt.explanation == explained
 
 
 async def test_a_table_that_suppresses_updates_is_told(real_time_database: Database) -> None:

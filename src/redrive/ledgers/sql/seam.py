@@ -36,11 +36,29 @@ class SettleRows(Protocol):
 
     @property
     def columns(self) -> Columns:
-        """Of a batch of settlements; a writer may add some of its own."""
+        """Of a batch of settlements: row and fence, `ends` and `extra`. A writer may add some of its own."""
+        ...
+
+    @property
+    def ends(self) -> Columns:
+        """What a task has come to, which others may have as well."""
+        ...
+
+    @property
+    def extra(self) -> Columns:
+        """What a system adds."""
         ...
 
     def by_columns(self, settlements: Sequence[Settlement], now: datetime | None) -> list[Sequence[Any]]:
         """The values of each column. Raises `UsageError` if a settlement contradicts itself."""
+        ...
+
+    def ends_by_columns(self, settlements: Sequence[Settlement], now: datetime | None) -> list[Sequence[Any]]:
+        """Those of `ends`."""
+        ...
+
+    def extra_by_columns(self, settlements: Sequence[Settlement]) -> list[Sequence[Any]]:
+        """Those of `extra`."""
         ...
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:

@@ -66,24 +66,40 @@ class RowSettlements:
         return plain and all(getattr(self._words, state.value) in (None, state) for state in State)
 
     @cached_property
-    def columns(self) -> Columns:
-        """See `SettleRows.columns`."""
-        rows, dialect = self._mapped.rows, self._mapped.dialect
+    def ends(self) -> Columns:
+        """See `SettleRows.ends`."""
         return {
-            "id": self.id.type,
-            "claim_id": self.fence.type,
             "state": Text(),
             "count": Integer(),
-            "delay": dialect.span_type(rows.column("due")),
+            "delay": self._mapped.dialect.span_type(self._mapped.rows.column("due")),
             "outcome": Text(),
             "error": Text(),
             **({} if self._same_words else {"word": Text()}),
-            **({} if self._extra is None else self._extra.columns),
         }
+
+    @cached_property
+    def extra(self) -> Columns:
+        """See `SettleRows.extra`."""
+        return {} if self._extra is None else self._extra.columns
+
+    @cached_property
+    def columns(self) -> Columns:
+        """See `SettleRows.columns`."""
+        return {"id": self.id.type, "claim_id": self.fence.type, **self.ends, **self.extra}
 
     def by_columns(self, settlements: Sequence[Settlement], now: datetime | None) -> list[Sequence[Any]]:
         """See `SettleRows.by_columns`."""
-        claims, outcomes, states, failures, delays, errors, _, _, _ = zip(*settlements, strict=True)
+        claims = [one.claim for one in settlements]
+        return [
+            [claim.task.id for claim in claims],
+            [claim.claim_id for claim in claims],
+            *self.ends_by_columns(settlements, now),
+            *self.extra_by_columns(settlements),
+        ]
+
+    def ends_by_columns(self, settlements: Sequence[Settlement], now: datetime | None) -> list[Sequence[Any]]:
+        """See `SettleRows.ends_by_columns`."""
+        _, outcomes, states, failures, delays, errors, _, _, _ = zip(*settlements, strict=True)
         waiting = State.WAITING
         for state, delay in zip(states, delays, strict=True):
             if (delay is None) is (state is waiting):
@@ -92,8 +108,6 @@ class RowSettlements:
                 )
         due = {delay: None if delay is None else self._span(now, delay) for delay in set(delays)}
         columns: list[Sequence[Any]] = [
-            [claim.task.id for claim in claims],
-            [claim.claim_id for claim in claims],
             states,
             failures if self._counts_failures else [self._count(one) for one in settlements],
             [due[delay] for delay in delays],
@@ -103,9 +117,11 @@ class RowSettlements:
         if not self._same_words:
             words = self._words
             columns.append([words.settled(one.state, failures=one.failures) for one in settlements])
-        if self._extra is not None:
-            columns += zip(*map(self._extra.row, settlements), strict=True)
         return columns
+
+    def extra_by_columns(self, settlements: Sequence[Settlement]) -> list[Sequence[Any]]:
+        """See `SettleRows.extra_by_columns`."""
+        return [] if self._extra is None else list(zip(*map(self._extra.row, settlements), strict=True))
 
     def update(self, batch: FromClause, match: ColumnElement[bool]) -> Update:
         """See `SettleRows.update`."""
