@@ -1,11 +1,15 @@
 """What a command said, in this process or in one of its own."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import asyncpg
 
 from tests.forks import Process
 
@@ -55,3 +59,16 @@ def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "", *, eve
     while not holds():
         assert time.monotonic() < ends, why()
         time.sleep(every)
+
+
+async def execute(url: str, *statements: str) -> None:
+    """Run statements with a plain driver."""
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection, connection:
+            for statement in statements:
+                connection.execute(statement)
+        return
+    session = await asyncpg.connect(url)
+    for statement in statements:
+        await session.execute(statement)
+    await session.close()

@@ -1,6 +1,7 @@
 """`redrive adopt` and `redrive doctor` over a table of somebody's: what does not fit is said with its remedy."""
 
 import asyncio
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,8 +10,15 @@ from redrive.core.table import LedgerTable, Words
 from redrive.errors import TableError
 from redrive.ledgers.adopt.check import adopt
 from redrive.ledgers.open import open_database
-from tests.cli.test_commands import Run, execute
 
+from .said import Said, execute
+
+Run = Callable[..., Said]
+ORDERS = """
+    CREATE TABLE orders (
+        id integer PRIMARY KEY, status text NOT NULL CHECK (status IN ('pending', 'done', 'failed')),
+        retry_count integer NOT NULL DEFAULT 0
+    )"""
 EMAILS = (
     "CREATE TABLE emails (id integer PRIMARY KEY, recipient text NOT NULL, body text NOT NULL,"
     " status text NOT NULL DEFAULT 'pending', attempts integer NOT NULL DEFAULT 0, next_attempt_at {instant}, last_error text)"
@@ -135,3 +143,41 @@ def test_the_doctor_says_which_rows_are_left_alone(redrive: Run, emails_url: str
     assert [one["status"] for one in found if "rows whose 'status' is 'bounced' are left alone" in one["said"]] == [
         "notice"
     ]
+
+
+@pytest.fixture
+async def orders_url(url: str) -> str:
+    """A database with a table of somebody's."""
+    await execute(url, ORDERS)
+    return url
+
+
+def test_adopt_prints_what_is_missing_until_it_fits(redrive: Run, orders_url: str):
+    """The printed migration, run as it stands, makes the table fit."""
+    first = redrive("adopt", "orders", "--database", orders_url, "--json")
+    assert first.code == 1
+    assert first.json["fits"] is False
+    assert "LedgerTable(" in first.json["mapping"]
+    for _ in range(3):  # columns first, then what stands on them
+        said = redrive("adopt", "orders", "--database", orders_url, "--json").json
+        if said["fits"]:
+            break
+        asyncio.run(execute(orders_url, *said["migration"]))
+    fits = redrive("adopt", "orders", "--database", orders_url)
+    assert fits.code == 0
+    assert "orders fits" in fits.out
+
+
+def test_adopt_in_words(redrive: Run, orders_url: str):
+    """For people: the mapping to paste, what is missing, the migration."""
+    said = redrive("adopt", "orders", "--database", orders_url)
+    assert said.code == 1
+    assert "-- column 'lease_until' (lease_until) is missing" in said.out
+    assert re.search(r"^ALTER TABLE orders ADD COLUMN .*;$", said.out, re.MULTILINE)
+
+
+def test_adopt_of_no_table(redrive: Run, url: str):
+    """A table that is not there is a problem in one line."""
+    said = redrive("adopt", "nothing", "--database", url)
+    assert said.code == 1
+    assert "there is no such table" in said.err

@@ -15,8 +15,7 @@ from redrive.operator.sql.census import SqlCensus
 from redrive.operator.sql.figures import SqlFigures
 
 from .everywhere import dead_everywhere
-from .said import Said
-from .test_commands import execute
+from .said import Said, execute
 
 Run = Callable[..., Said]
 WHY = ("--reason", "mended")
