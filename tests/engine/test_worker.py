@@ -1,6 +1,7 @@
 """The worker, with real time: signals instead of sleeps, faults only where a real ledger cannot have them."""
 
 import asyncio
+import math
 import os
 import socket
 import threading
@@ -18,7 +19,7 @@ from redrive.core.jitter import none
 from redrive.core.outcome import LeaseExpired
 from redrive.core.policy import Policy
 from redrive.core.states import State
-from redrive.core.task import Abandoned, ClaimLocked
+from redrive.core.task import Abandoned, ClaimLocked, ClaimLost
 from redrive.engine import keeper as keeper_module
 from redrive.engine import watchdog
 from redrive.engine import worker as module
@@ -36,6 +37,7 @@ from redrive.events import (
     ThreadsLeft,
 )
 from redrive.ledgers.open import open_database, own_ledger
+from tests.core.test_decide import claim_of
 from tests.engine.workbench import STEADY, Faulty, add, handlers_of, ignore, working
 
 SECOND = timedelta(seconds=1)
@@ -1227,6 +1229,108 @@ async def test_a_blocked_loop_is_laid_to_all_where_nobody_knows(real_ledger, hea
         gate.let_out()
         await heard.amount(AttemptEnded, 2)
         assert worker._kinds_of(None) == ()
+
+
+class Extends(Due):
+    """A ledger that keeps what it is asked to extend, and answers that all of it is held, but for what is locked or lost."""
+
+    def __init__(self, **rest):
+        super().__init__(None)
+        self.rest = rest
+
+    async def extend(self, claims, lease):
+        self.asked.append(([claim.task.key for claim in claims], lease))
+        return [self.rest[claim.task.key](claim) for claim in claims if claim.task.key in self.rest]
+
+    async def settled_by(self, lost, worker):
+        return []
+
+    async def run_alone(self, claim):
+        await asyncio.Event().wait()
+
+
+def held(worker, key, **options):
+    """A run that the worker holds, extended long ago unless another time is said."""
+    claim = claim_of(key=key)
+    one = module._Running(
+        claim._replace(task=claim.task._replace(id=key)),
+        options.get("at", -math.inf),
+        make_handler("job", ignore, STEADY),
+        lost=options.get("lost", False),
+    )
+    worker._running.add(one)
+    return one
+
+
+async def in_rounds(monkeypatch, amount, loop):
+    """Let a loop of the worker come round so often, without waiting; how long each of its pauses would have been."""
+    real, pauses = asyncio.sleep, []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) > amount:
+            raise asyncio.CancelledError
+        await real(0)
+
+    with monkeypatch.context() as patched, pytest.raises(asyncio.CancelledError):
+        patched.setattr(module.asyncio, "sleep", sleep)
+        await loop
+    return pauses
+
+
+async def test_a_claim_is_extended_at_half_time(monkeypatch):
+    """Once, by the whole lease, and again when the next half is over; what is lost is not. The worker looks four times in each half."""
+    lease = timedelta(hours=1)
+    ledger = Extends()
+    worker = Worker(ledger, handlers_of(job=ignore), WorkerSettings(lease=lease))
+    now = time.monotonic()
+    old, young, lost = held(worker, "old"), held(worker, "young", at=now), held(worker, "lost", lost=True)
+    pauses = await in_rounds(monkeypatch, 5, worker._extend_for_ever())
+    assert pauses == [450.0] * 6
+    assert ledger.asked == [(["old"], lease)]
+    assert old.extended_at >= now == young.extended_at
+    assert lost.extended_at == -math.inf
+    young.extended_at = time.monotonic() - 1801
+    await in_rounds(monkeypatch, 2, worker._extend_for_ever())
+    assert ledger.asked[1:] == [(["young"], lease)]
+
+
+async def test_claims_are_extended_in_batches(monkeypatch):
+    """However many are held, one statement is for so many as are claimed in one."""
+    ledger = Extends()
+    worker = Worker(ledger, handlers_of(job=ignore), WorkerSettings(batch=2))
+    for number in range(5):
+        held(worker, f"k{number}")
+    await in_rounds(monkeypatch, 1, worker._extend_for_ever())
+    assert [len(keys) for keys, _ in ledger.asked] == [2, 2, 1]
+    assert len({key for keys, _ in ledger.asked for key in keys}) == 5
+
+
+async def test_what_is_locked_is_extended_soon_and_what_is_lost_is_stopped(monkeypatch):
+    """A row that somebody has locked is tried in the next round; a lost run is cancelled, and not asked for again."""
+    ledger = Extends(locked=ClaimLocked, gone=ClaimLost)
+    worker = Worker(ledger, handlers_of(job=ignore), WorkerSettings(lease=timedelta(hours=1)))
+    locked, gone = held(worker, "locked"), held(worker, "gone")
+    await in_rounds(monkeypatch, 3, worker._extend_for_ever())
+    assert sorted(ledger.asked[0][0]) == ["gone", "locked"]
+    assert [keys for keys, _ in ledger.asked[1:]] == [["locked"]] * 2
+    assert (gone.lost, gone.stopped, locked.lost, locked.stopped) == (True, True, False, False)
+    assert locked.extended_at == -math.inf
+
+
+async def test_a_suspect_whose_fence_is_asked_for_is_not_extended():
+    """Which of its two fences the row has is not known until then: extended by the wrong one it would pass for lost."""
+    worker = Worker(Extends(), handlers_of(job=ignore))
+    suspect = held(worker, "s")
+    fencing = await worker._fence_alone(suspect)
+    assert suspect.extended_at == math.inf
+    assert await worker._fence_alone(suspect) is fencing, "it is asked for once"
+    fencing.cancel()
+
+
+async def test_what_a_worker_has_counted_names_its_ledger():
+    """Whoever writes the counts down writes them for that ledger."""
+    assert Worker(Due(None), handlers_of(job=ignore)).tally.take().ledger == "tasks"
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
