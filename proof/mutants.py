@@ -19,11 +19,10 @@ import sysconfig
 import venv
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from proof.mutation.drawn import SEED, tried_of
+from proof.mutation.drawn import SEED, Told, told_of
 from proof.mutation.looked_at import LOOKED_AT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,15 +119,8 @@ def _copy(place: Path, broken: Collection[str]) -> None:
             shutil.copy2(ROOT / name, target)
 
 
-def _ends(room: str, name: str) -> list[dict[str, str]]:
-    """What became of the mutants of a module as it was broken last, by the last time that each was tried, in the order of `drawn`."""
-    module = f"redrive.{name}"
-    broken = PLACE / room / "mutants" / "src" / f"{module.replace('.', '/')}.py"
-    if not broken.exists() or not (PLACE / room / "ended.jsonl").exists():
-        return []
-    digest = sha256(broken.read_bytes()).hexdigest()[:12]
-    ended = {one["key"]: one for one in _lines(room) if one["of"] == digest}
-    return tried_of(_keys(room, name), ended)
+def _told(room: str, name: str) -> Told:
+    return told_of(PLACE / room / "mutants" / "src" / "redrive" / f"{name.replace('.', '/')}.py")
 
 
 def _lines(room: str) -> list[dict[str, str]]:
@@ -136,17 +128,11 @@ def _lines(room: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in ended.read_text().splitlines()] if ended.exists() else []
 
 
-def _keys(room: str, name: str) -> list[str]:
-    """The mutants that a module has."""
-    told = PLACE / room / "mutants" / "src" / "redrive" / f"{name.replace('.', '/')}.py.meta"
-    return list(json.loads(told.read_text())["exit_code_by_key"]) if told.exists() else []
-
-
 def _tell(room: str, names: Sequence[str], *, shown: bool) -> None:
     total: Counter[str] = Counter()
     print(f"\n{'module':24} {'tried':>6} {'killed':>7}  share  the rest")
     for name in names:
-        ends = _ends(room, name)
+        ends = _told(room, name).tried(_lines(room))
         _line(name, Counter(one["end"] for one in ends))
         total.update(one["end"] for one in ends)
         for one in ends if shown else ():
@@ -169,10 +155,13 @@ def _publish() -> None:
     survivors = defaultdict[str, list[Survivor]](list)
     for one in SURVIVOR.finditer(before):
         survivors[one[1]].append(Survivor(*one.groups()))
+    recorded = {room: _lines(room) for room in CHOSEN}
     for name in [name for room in CHOSEN for name in _modules(room)]:
         room = name.partition(".")[0]
-        ends, amount = _ends(room, name), len(_keys(room, name))
-        if not ends or len(ends) < min(amount, max(SAMPLE_MIN, figures.get(name, [0, 0])[1])):
+        module = _told(room, name)
+        ends, amount = module.tried(recorded[room]), len(module.keys)
+        of, earlier, *_ = figures.get(name, [0, 0])
+        if not ends or len(ends) < min(amount, max(SAMPLE_MIN, earlier if of == amount else 0)):
             continue
         counted = Counter(one["end"] for one in ends)
         figures[name] = [amount, len(ends), *(counted[end] for end in ENDS)]
@@ -187,7 +176,7 @@ def _publish() -> None:
             lines.append(
                 _row(f"**all of these of `{room}`**", total, [one for name in names for one in survivors[name]])
             )
-    without = [one["end"] for room in CHOSEN for one in _lines(room) if not one["key"]]
+    without = [one["end"] for room in CHOSEN for one in recorded[room] if not one["key"]]
     introduction = INTRODUCTION.format(seed=SEED, control=len(without), failed=len(without) - without.count("survived"))
     PAGE.write_text(introduction + "\n".join([*lines, "", "## Survivors", "", *told]) + "\n")
 

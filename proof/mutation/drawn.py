@@ -1,7 +1,11 @@
-"""In which order the mutants of a module are tried: drawn, so that the first of them are a fair sample of all."""
+"""In which order the mutants of a module are tried: drawn, so that the first of them are a fair sample of all. And what was tried of it."""
 
+import json
 import random
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
 
 SEED = 1
 
@@ -13,12 +17,30 @@ def drawn(keys: Iterable[str]) -> list[str]:
     return ordered
 
 
-def tried_of(keys: Iterable[str], ended: Mapping[str, dict[str, str]]) -> list[dict[str, str]]:
-    """What became of the first ones in that order, up to the first that has not ended. One that found no processor tells nothing."""
-    told = []
-    for key in drawn(keys):
-        if key not in ended:
-            break
-        if ended[key]["end"] != "starved":
-            told.append(ended[key])
-    return told
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What mutmut tells of a broken module: its mutants, and what each function was before it was broken."""
+
+    keys: tuple[str, ...]
+    functions: Mapping[str, str]
+
+    def of(self, key: str) -> str:
+        """A hash of the function that a mutant is one of."""
+        return self.functions[key.partition("__mutmut_")[0].rpartition(".")[2]]
+
+    def tried(self, lines: Iterable[dict[str, str]]) -> list[dict[str, str]]:
+        """What became of the first mutants in the order in which they were drawn, up to the first that has not ended.
+
+        The last time that one was tried counts; one that found no processor tells nothing.
+        """
+        keys = set(self.keys)
+        ended = {one["key"]: one for one in lines if one["key"] in keys and one["of"] == self.of(one["key"])}
+        tried = takewhile(lambda one: one is not None, map(ended.get, drawn(self.keys)))
+        return [one for one in tried if one is not None and one["end"] != "starved"]
+
+
+def told_of(broken: Path) -> Told:
+    """Of a broken module; nothing of one that is not there."""
+    meta = broken.with_suffix(".py.meta")
+    told = json.loads(meta.read_text()) if meta.exists() else {"exit_code_by_key": {}, "hash_by_function_name": {}}
+    return Told(tuple(told["exit_code_by_key"]), told["hash_by_function_name"])

@@ -8,7 +8,7 @@ file, and after them the quickest of the others for a second. So a mutant that s
 Now and then a child has no mutant at all: a test that fails there would tell of no mutant either. Where a test ran out of its patience
 in a process that had waited long for a processor, the mutant is tried again.
 The modules have their turns, some mutants of each in the order of `drawn`. Each end is a line of `ended.jsonl`. A mutant that was killed
-stays killed until its module changes; the others are tried again.
+stays killed until its function changes; the others are tried again.
 """
 
 import gc
@@ -22,7 +22,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import chdir, suppress
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, lru_cache
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -36,7 +36,7 @@ from mutmut.mutation.trampoline import set_mutant_under_test
 from mutmut.state import state
 from mutmut.utils.format_utils import mangled_name_from_mutant_name
 
-from proof.mutation.drawn import drawn
+from proof.mutation.drawn import Told, drawn, told_of
 
 ENDED = Path("..", "ended.jsonl")
 AWAKE = int(os.environ.get("PROOF_PROCESSES") or 2)
@@ -132,7 +132,6 @@ class Trial:
         self.kills: Counter[pytest.Item] = Counter()
         self.running: dict[int, Child] = {}
         self.left: deque[tuple[str, int]] = deque()
-        self.digests = {one: sha256(_path(one).read_bytes()).hexdigest()[:12] for one in modules}
         self.ended = ENDED.open("a")
 
     def pytest_sessionstart(self) -> None:
@@ -156,7 +155,7 @@ class Trial:
             raise session.Failed
         self.failed.clear()
         self.impatient = False
-        self.left.extend((key, 1) for key in _keys(self.modules, self.digests))
+        self.left.extend((key, 1) for key in _keys(self.modules))
         forked = 0
         while self.left or self.running:
             if not self.left or not self._has_room():
@@ -257,7 +256,7 @@ class Trial:
         self._write(child.key, child.mutant, end, time.monotonic() - child.began)
 
     def _write(self, key: str, mutant: str, end: str, seconds: float) -> None:
-        line = {"key": mutant, "of": self.digests[_module(key)], "end": end, "seconds": round(seconds, 2)}
+        line = {"key": mutant, "of": _told(_module(key)).of(key), "end": end, "seconds": round(seconds, 2)}
         if mutant and end != "killed":
             line["change"] = _change(key)
         self.ended.write(json.dumps(line) + "\n")
@@ -278,14 +277,19 @@ def _path(module: str) -> Path:
     return Path("src", *module.split(".")).with_suffix(".py")
 
 
-def _keys(modules: Sequence[str], digests: dict[str, str]) -> Iterator[str]:
+@lru_cache
+def _told(module: str) -> Told:
+    return told_of(_path(module))
+
+
+def _keys(modules: Sequence[str]) -> Iterator[str]:
     """All mutants of these modules that were not killed before, some of each module in turn."""
     with ENDED.open() as lines:
         ended = {(one["key"], one["of"]): one["end"] for one in map(json.loads, lines)}
     left = []
     for module in modules:
-        told = json.loads(_path(module).with_suffix(".py.meta").read_text())
-        left.append([key for key in drawn(told["exit_code_by_key"]) if ended.get((key, digests[module])) != "killed"])
+        told = _told(module)
+        left.append([key for key in drawn(told.keys) if ended.get((key, told.of(key))) != "killed"])
     for start in range(0, max(map(len, left), default=0), TURN):
         for keys in left:
             yield from keys[start : start + TURN]
