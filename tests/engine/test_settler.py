@@ -540,3 +540,33 @@ async def test_one_outcome_waits_for_those_that_end_in_the_next_turns(recorded, 
         end_one()
         await heard.amount(AttemptEnded, 3)
     assert recorded.groups == [["a", "b", "c"]]
+
+
+@pytest.mark.parametrize("why", ["refused", "locked"])
+async def test_what_leaves_its_group_is_tried_at_once(recorded, heard, monkeypatch, why):
+    """Only what was tried by itself pauses: the others of a group that failed are innocent, and a place in the line is a pause."""
+    pauses, real_sleep = [], asyncio.sleep
+
+    async def sleep(span):
+        pauses.append(span)
+        await real_sleep(0)
+
+    settlements = await done(recorded, "a", "b")
+    real = recorded.settle
+
+    async def settle(group, **options):
+        if why == "refused" and len(group) > 1:
+            raise ValueError("these two together cannot be written")
+        return await real(group, **options)
+
+    recorded.settle = settle
+    recorded.locked = {"b"} if why == "locked" else set()
+    settler = make_settler(recorded, heard)
+    monkeypatch.setattr(settler_module.asyncio, "sleep", sleep)
+    async with running(settler):
+        await settler.write(settlements)
+        while why == "locked" and not recorded.waits:
+            await real_sleep(0)
+        recorded.unlock()
+        await heard.amount(AttemptEnded, 2)
+    assert pauses == []
