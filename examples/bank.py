@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
-from redrive import Breaker, Redrive, Task, TransientError, seconds
+from redrive import Redrive, Task, TransientError, seconds
+from redrive.gates import Breaker
 from redrive.ports import Clock
 from redrive.testing import temporary_url
 

@@ -297,8 +297,7 @@ async def test_a_failed_opening_leaves_nothing_open(app, url):
 def test_the_public_names_are_these():
     """What a first program needs and no more; another name is a decision, not a side effect."""
     assert redrive.__all__ == [
-        "Breaker", "BusinessError", "Cancelled", "CannotTell", "Context", "Effect", "Exponential", "Filter", "Fixed", "Happened",
-        "LedgerTable", "Linear", "NotHappened", "PermanentError",
+        "BusinessError", "Cancelled", "Context", "Exponential", "Filter", "Fixed", "LedgerTable", "Linear", "PermanentError",
         "Policy", "RateLimitedError", "Redrive", "RedriveError", "Schedule", "Snoozed", "State", "Task",
         "TransientError", "Words", "__version__", "days", "hours", "jitter", "minutes", "seconds",
     ]  # fmt: skip

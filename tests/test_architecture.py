@@ -15,7 +15,7 @@ import redrive
 
 PACKAGE = Path(redrive.__file__).parent
 DOORS = {
-    "redrive", "redrive.app", "redrive.errors", "redrive.events", "redrive.extend", "redrive.items", "redrive.lane", "redrive.policies",
+    "redrive", "redrive.app", "redrive.errors", "redrive.events", "redrive.extend", "redrive.gates", "redrive.items", "redrive.lane", "redrive.policies",
     "redrive.queues", "redrive.settings", "redrive.sql",
 }  # fmt: skip
 """Modules whose names a system may use."""

@@ -17,6 +17,8 @@ import pytest
 
 import redrive
 import redrive.app
+import redrive.effects
+import redrive.gates
 import redrive.lane
 import redrive.policies
 from bench.site import broken
@@ -35,7 +37,11 @@ def blocks(page: Path, language: str) -> list[str]:
     return [code for written_in, code in found if written_in == language]
 
 
-@pytest.mark.parametrize("door", [redrive, redrive.app, redrive.lane, redrive.policies], ids=lambda door: door.__name__)
+@pytest.mark.parametrize(
+    "door",
+    [redrive, redrive.app, redrive.effects, redrive.gates, redrive.lane, redrive.policies],
+    ids=lambda door: door.__name__,
+)
 def test_the_reference_names_everything_public(door: ModuleType) -> None:
     """Each name of the public doors stands in the reference, and so does its module."""
     text = (ROOT / "docs" / "reference.md").read_text()

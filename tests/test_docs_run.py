@@ -126,7 +126,8 @@ GIVEN = {
         "from redrive.testing import drain\nawait drain(app)\nassert paid == [('DE1', 700)] * 2",
     ),
     "docs/reference.md": Given(
-        EMAILS + "from redrive import Breaker, Filter, LedgerTable, Policy, Redrive, Words\nfrom redrive import Fixed\n"
+        EMAILS + "from redrive import Filter, LedgerTable, Policy, Redrive, Words\nfrom redrive.gates import Breaker\n"
+        "from redrive import Fixed\n"
         "app = Redrive('sqlite:///work.db')\nPOLICY = Policy(Fixed(1), retries=1)\n"
         "emails = app.adopt(LedgerTable('emails', due='next_attempt_at', count='attempts',"
         " words=Words(waiting='pending', done='sent', dead='failed')))\n" + MEND + "await app.add('send_invoice', key='invoice-7')\n",

@@ -5,7 +5,8 @@ from typing import Any
 
 import httpx
 
-from redrive import Context, Effect, Happened, NotHappened, Redrive, Task, minutes
+from redrive import Context, Redrive, Task, minutes
+from redrive.effects import Effect, Happened, NotHappened
 from redrive.ports import Clock
 
 from .provider import KEY_WINDOW, Provider

@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, insert
 
-from redrive import Breaker, hours
+from redrive import hours
+from redrive.gates import Breaker
 from redrive.ledgers.sql import schema
 
 from .site import Site

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
-from redrive import Breaker, Exponential, Policy, Redrive, Task, hours, minutes, seconds
+from redrive import Exponential, Policy, Redrive, Task, hours, minutes, seconds
 from redrive.core.cause import cause_of
 from redrive.core.histograms import RAN
+from redrive.gates import Breaker
 from redrive.ledgers.build import build
 from redrive.ledgers.sql import schema
 from redrive.operator.roster import WorkerSign

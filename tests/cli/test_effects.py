@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from redrive import CannotTell, Context, Effect, Redrive, Task, seconds
+from redrive import Context, Redrive, Task, seconds
+from redrive.effects import CannotTell, Effect
 from redrive.testing import VirtualClock, drain
 
 from .said import Said

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from redrive import Breaker, Redrive, TransientError, seconds
+from redrive import Redrive, TransientError, seconds
 from redrive.core.decide import decide
 from redrive.core.outcome import Failed
+from redrive.gates import Breaker
 from tests.ledgers.homes import POLICY
 
 from .said import Said

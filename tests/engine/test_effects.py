@@ -9,12 +9,8 @@ import pytest
 
 from redrive import (
     Cancelled,
-    CannotTell,
     Context,
-    Effect,
     Fixed,
-    Happened,
-    NotHappened,
     PermanentError,
     Policy,
     Redrive,
@@ -29,6 +25,7 @@ from redrive import (
 from redrive.core.decide import decide
 from redrive.core.effect_mark import EffectAnswer, EffectMark, MarkState
 from redrive.core.outcome import Failed, LeaseExpired, Released
+from redrive.effects import CannotTell, Effect, Happened, NotHappened
 from redrive.engine.effect_entry import EffectEntry, is_definite
 from redrive.engine.effects import settle_losses
 from redrive.engine.handlers import Handlers, make_handler

@@ -4,11 +4,12 @@ import asyncio
 from datetime import timedelta
 from pathlib import Path
 
-from redrive import Breaker, Context, Redrive, Task, TransientError
+from redrive import Context, Redrive, Task, TransientError
 from redrive.core.durations import seconds
 from redrive.core.task import Claim
 from redrive.engine.gate_looks import Discovery, GateLooks
 from redrive.engine.worker import WorkerSettings
+from redrive.gates import Breaker
 from tests.core.test_decide import claim_of
 
 

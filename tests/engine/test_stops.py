@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from redrive import Context, Effect, Fixed, NotHappened, Policy, Redrive, State, Task, hours, jitter, seconds
+from redrive import Context, Fixed, Policy, Redrive, State, Task, hours, jitter, seconds
 from redrive.core.outcome import Cancelled, Released
 from redrive.core.stop import Stop
 from redrive.core.task import Claim
+from redrive.effects import Effect, NotHappened
 from redrive.engine import stops as module
 from redrive.engine.stops import Stops
 from redrive.engine.worker import WorkerSettings

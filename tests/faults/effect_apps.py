@@ -5,7 +5,8 @@ import json
 import os
 from typing import Any
 
-from redrive import CannotTell, Context, Effect, Fixed, Happened, NotHappened, Policy, Redrive, Task, jitter, seconds
+from redrive import Context, Fixed, Policy, Redrive, Task, jitter, seconds
+from redrive.effects import CannotTell, Effect, Happened, NotHappened
 from redrive.observe.logs import LogObserver
 
 BANK = "REDRIVE_FAULTS_BANK"

@@ -13,7 +13,8 @@ from itertools import count, pairwise
 
 from sqlalchemy import Connection, text
 
-from redrive import Breaker, Redrive, State
+from redrive import Redrive, State
+from redrive.gates import Breaker
 from redrive.lane import make_task
 
 from .books import until

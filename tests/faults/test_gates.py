@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from redrive import Breaker, Redrive, State, Task, seconds
+from redrive import Redrive, State, Task, seconds
 from redrive.app import WorkerSettings
 from redrive.core.outcome import Done, Failed
 from redrive.errors import TransientError
+from redrive.gates import Breaker
 from redrive.lane import make_task
 from redrive.ports import Actor
 from redrive.testing import VirtualClock

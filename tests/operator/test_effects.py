@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from redrive import CannotTell, Context, Effect, Redrive, State, Task, minutes
+from redrive import Context, Redrive, State, Task, minutes
 from redrive.core.effect_mark import EffectAnswer, MarkState
+from redrive.effects import CannotTell, Effect
 from redrive.errors import UsageError
 from redrive.operator.carrier import Carrier
 from redrive.operator.effects import unknown_json

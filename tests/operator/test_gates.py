@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from redrive import Breaker, Redrive, TransientError, hours, minutes, seconds
+from redrive import Redrive, TransientError, hours, minutes, seconds
 from redrive.core.decide import decide
 from redrive.core.gate_rules import GateRule, read_rule
 from redrive.core.outcome import Done, Failed
 from redrive.core.task import Claim, NewTask
 from redrive.errors import StaleError, UsageError
+from redrive.gates import Breaker
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.operator import gates as views
 from redrive.operator.gates import KEEP, GateDoes, GateView, changed_rule, ordinal

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from redrive import CannotTell, Context, Effect, Task
+from redrive import Context, Task
 from redrive.core.states import State
+from redrive.effects import CannotTell, Effect
 from redrive.testing import VirtualClock, drain
 from tests.web.standing import Standing, standing
 

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from redrive import Breaker, TransientError, minutes
+from redrive import TransientError, minutes
 from redrive.core.decide import decide
 from redrive.core.outcome import Failed
+from redrive.gates import Breaker
 from redrive.testing import VirtualClock
 from tests.web.standing import LEASE, POLICY, Standing, standing
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from redrive import Breaker, minutes, seconds
+from redrive import minutes, seconds
+from redrive.gates import Breaker
 from redrive.settings import Section, listed, rate, span
 
 RETRIES_MAX = 3
