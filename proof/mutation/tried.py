@@ -5,8 +5,8 @@
 mutmut makes the mutants. It would start pytest anew for each; here pytest collects the tests once, runs them once to learn which test
 reaches which function, and is then forked for each mutant. The child runs those tests until one fails: those of the module's own test
 file, and after them the quickest of the others for a second. So a mutant that survived may still be noticed by a slower test.
-Now and then a child has no mutant at all: a test that fails there would tell of no mutant either. Where a test ran out of its patience
-in a process that had waited long for a processor, the mutant is tried again.
+Now and then a child has no mutant at all: a test that fails there would tell of no mutant either. A test that fails in a process that has
+waited long for a processor must fail a second time; that it has lost its patience there is never believed.
 The modules have their turns, some mutants of each in the order of `drawn`. Each end is a line of `ended.jsonl`. A mutant that was killed
 stays killed until its function changes; the others are tried again.
 """
@@ -244,11 +244,13 @@ class Trial:
         time.sleep(0.005)
 
     def _conclude(self, child: Child, code: int) -> None:
-        starved = code == IMPATIENT and child.starves()
-        if starved and child.tries < TRIES_MAX:
+        end = STATED.get(code, "killed")
+        doubtful = end == "killed" and child.starves()
+        if doubtful and child.tries < (TRIES_MAX if code == IMPATIENT else 2):
             self.left.append((child.key, child.tries + 1))
             return
-        end = "starved" if starved else STATED.get(code, "killed")
+        if doubtful and code == IMPATIENT:
+            end = "starved"
         if end == "killed" and not child.mutant:
             sys.__stderr__.write(f"fails without a mutant: {child.items[child.test()].nodeid}\n")
         if end == "killed":
