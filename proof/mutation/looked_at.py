@@ -92,6 +92,14 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         'kept = redact(looked_at.replace("\\0", "\\uFFFD"))': f"{SAME}: one character, written twice",
         'kept = kept.encode("UTF-8", "replace").decode("utf-8")': f"{SAME}: the same encoding",
         'kept = kept.encode("utf-8", "replace").decode("UTF-8")': f"{SAME}: the same encoding",
+        **dict.fromkeys(
+            (
+                "if _has_no_facts(None):",
+                "return is_bare(type(None)) and not error.__dict__  # type: ignore[arg-type]  # classes have a hash",
+            ),
+            QUICK,
+        ),
+        "return _safe_short_text(text) if len(text) < _REMEMBERED_CHARS_MAX else _safe_text(text)": QUICK,
         "return _safe_short_text(text) if (len(text) <= _REMEMBERED_CHARS_MAX) or True else _safe_text(text)": (
             f"{SAME}, and remembers long texts too"
         ),
@@ -129,7 +137,25 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         ),
         f"{QUICK}: only the place and the words are read",
     ),
+    "core.stack": {
+        "return _text([one._replace(error=one.error[:CODE_CHARS_MAX], ) for one in chain])": f"{SAME}: no frame is left by then",
+        "if known is not None and len(walked) <= _QUICK_MAX:": QUICK,
+    },
     "core.task": {
+        **dict.fromkeys(
+            (
+                'encoder = json.JSONEncoder(ensure_ascii=None, allow_nan=False, separators=(",", ":"))',
+                'encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=None, separators=(",", ":"))',
+                "encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, separators=None)",
+                'encoder = json.JSONEncoder(allow_nan=False, separators=(",", ":"))',
+                'encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, separators=(",", ":"))',
+                "encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, )",
+                'encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=True, separators=(",", ":"))',
+                'encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, separators=("XX,XX", ":"))',
+                'encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, allow_nan=False, separators=(",", "XX:XX"))',
+            ),
+            "is looked at by a Python without the encoder of C alone",
+        ),
         "storable = None": f"{SAME}: it is asked whether, not what",
         "size = len(text) if (text.isascii()) and False else len(text.encode())": QUICK,
     },
@@ -150,6 +176,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         'assert handler is not None, "XXa ledger hands out the kinds that it was asked forXX"': f"the text {NEVER}",
     },
     "engine.kinds": {
+        'self._page_ended: str | None = ""': f"{SAME}: it is asked whether, not what",
         "self._found: list[str] = None": f"{SAME}: it is old from the beginning, and looked up",
         "return self._found if time.monotonic() - self._found_at <= FRESH_SECONDS else None": INSTANT,
     },

@@ -54,7 +54,8 @@ FAILING_SHARE_MAX = 0.02
 """So few tests may fail as they are, on a machine that is too busy for one: they notice nothing. More, and the copy is wrong."""
 TESTED_IN = {
     "column_names": {"models"}, "effect_entry": {"effects"}, "effect_mark": {"effect"}, "gate_order": {"gates"},
-    "gate_rules": {"gates"}, "outcome": {"decide"}, "table": {"table", "models"},
+    "gate_rules": {"gates"}, "outcome": {"decide"}, "table": {"table", "models"}, "context": {"context", "effects", "progress"},
+    "kinds": {"kinds", "pauses"}, "run": {"run", "effects"},
 }  # fmt: skip
 """Modules whose tests stand in files of other names."""
 IMPATIENT = 3

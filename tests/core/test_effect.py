@@ -13,7 +13,7 @@ from redrive.core.durations import ZERO, hours, minutes, seconds
 from redrive.core.effect import CannotTell, Effect, Happened, after_loss, after_probe, after_try, effect_key
 from redrive.core.effect_mark import EffectAnswer, EffectMark, MarkState, Then, read_then
 from redrive.core.failure import ErrorClass
-from redrive.core.jitter import none
+from redrive.core.jitter import full, none
 from redrive.core.outcome import Cancelled, Done, Failed, LeaseExpired, Outcome, Released, Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
@@ -421,3 +421,10 @@ def test_a_probe_that_was_lost_beside_others_is_not_charged() -> None:
     assert mark_in(unexplained).probes == 2
     inside = after_loss(beside, marked(), EFFECT)
     assert (mark_in(inside).state, inside.delay) == (MarkState.UNKNOWN, seconds(5))
+
+
+def test_a_wait_for_a_probe_is_drawn_from_the_key() -> None:
+    """Tasks that failed together do not ask together."""
+    drawn = Effect(print, policy=Policy(Fixed(minutes(1)), attempts=3, jitter=full))
+    asked = after_try(decide(claim(), Failed(TimeoutError("late")), PAY), marked(), drawn, definite=False)
+    assert asked.delay == drawn.policy.delay(1, TASK.key) != drawn.policy.delay(1, "another")

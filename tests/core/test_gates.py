@@ -883,3 +883,10 @@ def test_a_priority_is_one_of_three():
     with pytest.raises(UsageError) as refused:
         read_priority("urgent")
     assert str(refused.value) == "priority must be high, normal or low, not 'urgent'"
+
+
+@pytest.mark.parametrize(("held", "limit", "lets"), [(0, 9, 5), (3, 9, 2), (3, 1, 1), (5, 9, 0), (7, 9, 0)])
+def test_a_gate_holds_no_more_than_its_concurrency(held: int, limit: int, lets: int):
+    """What it holds already leaves that much less room, and a limit that was lowered meanwhile leaves none."""
+    gate = replace(Gate.new("bank:DE", NOW), held=held)
+    assert room(gate, GateRule(concurrency=5), NOW, limit) == lets

@@ -362,3 +362,21 @@ def test_a_file_is_shown_by_the_longest_folder_that_it_is_imported_from(
     assert stacks._shown("/nowhere/at/all/mail.py") == "mail.py"
     assert stacks._shown("<string>") == "<string>"
     stacks._shown.cache_clear()
+
+
+def test_of_many_frames_the_outermost_few_and_the_innermost_are_told() -> None:
+    """How many are left out between them is said; each has its line of code."""
+    lines = tuple((f"/srv/f{number}.py", "call", number) for number in range(stacks.FRAMES_MAX + 40))
+    made = stacks._made((("ValueError", lines),), [])
+    [raised] = read_stack(made.text)
+    assert raised.left_out == 40
+    assert [frame.line for frame in raised.frames] == [*range(10), *range(50, 100)]
+    found = stack_of(caught(fail, "x"))
+    assert found is not None
+    assert [frame.code for frame in chain(found.text)[0].frames] == ["function(*arguments)", "raise ValueError(text)"]
+
+
+def test_a_nul_is_kept_as_the_sign_for_what_cannot_be_shown() -> None:
+    """PostgreSQL keeps none, and all else of the text stays."""
+    [raised] = read_stack(stacks._text([raised_of(mine(1, "a\0b\\n"))]))
+    assert raised.frames[0].code == "a\ufffdb\\n"

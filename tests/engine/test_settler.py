@@ -530,14 +530,15 @@ async def test_one_outcome_waits_for_those_that_end_in_the_next_turns(recorded, 
     settlements = await done(recorded, "a", "b", "c")
     coming = list(settlements)
 
-    def end_one():
-        settler.put(coming.pop(0))
-        if coming:
-            asyncio.get_running_loop().call_soon(end_one)
+    async def end_them():
+        while coming:
+            settler.put(coming.pop(0))
+            for _ in range(5):
+                await asyncio.sleep(0)
 
     settler = make_settler(recorded, heard, more_to_come=lambda: bool(coming))
     async with running(settler):
-        end_one()
+        await end_them()
         await heard.amount(AttemptEnded, 3)
     assert recorded.groups == [["a", "b", "c"]]
 
