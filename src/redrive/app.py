@@ -104,6 +104,10 @@ class Redrive:
         """
         if ledger is None and not self.store.keeps_tasks:
             raise UsageError(NO_TASKS)
+        if not isinstance(table, LedgerTable):
+            raise UsageError(
+                f"a table is adopted by a LedgerTable, such as LedgerTable('emails', …), not by {table!r:.80}"
+            )
         name = table.name if ledger is None else ledger.name
         if name in self._lanes:
             raise UsageError(f"table {name!r} has a lane already: keep what the first `adopt` returned")

@@ -341,6 +341,11 @@ class Filter:
     text: str | None = None
 
     def __post_init__(self) -> None:
+        if self.state is not None:
+            try:
+                object.__setattr__(self, "state", State(self.state))  # its word is as good
+            except ValueError:
+                raise UsageError(f"there is no state {self.state!r:.80}: choose from {', '.join(State)}") from None
         # PostgreSQL stores no text with a NUL, and takes none in a question.
         if any(one is not None and "\0" in one for one in (self.kind, self.key, self.error, self.cause, self.text)):
             raise UsageError("no task holds a NUL character: ask without it")

@@ -148,3 +148,42 @@ async def test_an_observer_that_raises_does_not_fail_an_add(url, caplog):
     async with Redrive(url, observers=[Broken()], durable=False) as app:
         assert (await app.add("mail")).new
     assert "Broken failed as an observer" in caplog.text
+
+
+async def test_what_is_no_key_finds_no_task(app):
+    """None, where a key was missing, would ask nothing, and be answered with any task; an id is not a key either."""
+    await app.add("mail", key="a")
+    for wrong in (None, 7, ("a",)):
+        with pytest.raises(UsageError, match=r"a key is text, not .*: get_by_id takes an id"):
+            await app.tasks.get(wrong)
+
+
+async def test_a_wrong_thing_is_named_with_what_is_taken(app):
+    """What is passed in place of a filter, a task, a kind, a table or an option is refused in a sentence of the caller's own words."""
+    app.handler("mail")(lambda task: None)
+    for call, says in (
+        (
+            lambda: app.tasks.find("dead"),
+            "tasks are found by a Filter, such as Filter.state=State.DEAD., not by 'dead'",
+        ),
+        (
+            lambda: app.add_many([{"kind": "mail"}]),
+            "add_many takes tasks that redrive.lane.make_task has made, not {'kind'",
+        ),
+        (lambda: app.add(None), "a kind is text, or the function that handles it, not None"),
+        (
+            lambda: app.tasks.redrive(7, actor="ada", limit=3),
+            "no act takes limit=: besides actor= and reason= there are dry_run=",
+        ),
+    ):
+        with pytest.raises(UsageError, match=says):
+            await call()
+    with pytest.raises(UsageError, match=r"adopted by a LedgerTable, such as .* not by 'emails'"):
+        app.adopt("emails")
+    with pytest.raises(
+        UsageError, match="there is no state 'daed': choose from waiting, claimed, done, dead, cancelled"
+    ):
+        Filter(state="daed")
+    assert type(Filter(state="dead").state) is State
+    with pytest.raises(UsageError, match=r"the URL of a store is text, such as sqlite:///work.db, not None"):
+        Redrive(None)

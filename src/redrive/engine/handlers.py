@@ -99,6 +99,8 @@ class Handlers:
 
     def kind_of(self, function: Callable[..., Any]) -> str:
         """The one kind that a function handles, or a `HandlerError` that says why there is none."""
+        if not callable(function):
+            raise HandlerError(f"a kind is text, or the function that handles it, not {function!r:.80}")
         kinds = [
             handler.kind
             for handler in self

@@ -40,12 +40,18 @@ class AddOptions(TypedDict, total=False):
     """`"high"` or `"low"` goes before or behind others of its gate."""
 
 
-def check_options(how: Mapping[str, Any]) -> None:
-    """Refuse what nobody can say about a task."""
-    if unknown := how.keys() - AddOptions.__annotations__.keys():
-        names = ", ".join(f"{name}=" for name in sorted(unknown))
-        known = ", ".join(f"{name}=" for name in AddOptions.__annotations__)
-        raise UsageError(f"a task cannot be added with {names}: besides within= there are {known}")
+def check_options(how: Mapping[str, Any], options: type[Any], sentence: str) -> None:
+    """Refuse words that are not among these options, in a sentence that names both."""
+    if unknown := how.keys() - options.__annotations__.keys():
+        both = (sorted(unknown), options.__annotations__)
+        raise UsageError(sentence.format(*(", ".join(f"{name}=" for name in names) for names in both)))
+
+
+def check_made(tasks: Iterable[Any]) -> None:
+    """Refuse what is not a task to be added."""
+    for one in tasks:
+        if not isinstance(one, NewTask):
+            raise UsageError(f"add_many takes tasks that redrive.lane.make_task has made, not {one!r:.80}")
 
 
 def make_task(

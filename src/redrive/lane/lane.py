@@ -26,7 +26,7 @@ from redrive.engine.own_loop import run_in_own_loop
 from redrive.engine.worker import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, NoResultError, UsageError
 from redrive.events import Event, TaskAdded
-from redrive.lane.adding import AddOptions, UnhandledKinds, check_options, make_task, prepared
+from redrive.lane.adding import AddOptions, UnhandledKinds, check_made, check_options, make_task, prepared
 from redrive.lane.gates import GatedLane
 from redrive.ledgers.build import built_of
 from redrive.ledgers.sql.beside import Beside
@@ -317,7 +317,12 @@ class Lane(GatedLane):
 
     async def add_many(self, tasks: Iterable[NewTask], *, within: Within | None = None) -> list[Added]:
         """Store many tasks in one commit, all or nothing; make them with `redrive.lane.make_task`."""
-        given = prepared(tasks, self.handlers)
+        given = list(tasks)
+        try:
+            given = prepared(given, self.handlers)
+        except AttributeError:
+            check_made(given)
+            raise
         if not given:
             return []
         added = await (await self.ledger()).add(given, within=within)
@@ -372,7 +377,7 @@ class Lane(GatedLane):
         try:
             return make_task(kind if isinstance(kind, str) else self.handlers.kind_of(kind), payload, **how)
         except TypeError:
-            check_options(how)
+            check_options(how, AddOptions, "a task cannot be added with {}: besides within= there are {}")
             raise
 
     def _announce(self, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
@@ -385,6 +390,8 @@ class Lane(GatedLane):
 
     async def get(self, key: str) -> Task | None:
         """The task with this key."""
+        if not isinstance(key, str):  # None would ask nothing, and find any task
+            raise UsageError(f"a key is text, not {key!r:.80}: get_by_id takes an id")
         return await (await self.ledger()).get_by_key(key)
 
     async def get_by_id(self, id: TaskId) -> Task | None:
@@ -421,6 +428,8 @@ class Lane(GatedLane):
         self, filter: Filter = EVERYTHING, *, cursor: TaskId | None = None, limit: int = 100, newest_first: bool = False
     ) -> Page[Task]:
         """A page of tasks in the order of their ids; pass `page.cursor` for the next one."""
+        if not isinstance(filter, Filter):
+            raise UsageError(f"tasks are found by a Filter, such as Filter(state=State.DEAD), not by {filter!r:.80}")
         pages = await self.pages(limited=False)
         return await pages.page(filter, cursor=cursor, limit=limit, newest_first=newest_first)
 
@@ -500,6 +509,7 @@ class Lane(GatedLane):
         return await self._act(Act.RESOLVE, state, which, Actor(name=actor, reason=reason), **how)
 
     async def _act(self, act: Act, end: State, which: Which, actor: Actor, **how: Unpack[ActOptions]) -> Acted:
+        check_options(how, ActOptions, "no act takes {}: besides actor= and reason= there are {}")
         acted = await (await self.acts()).act(act, end, which, actor, **how)
         if acted.changed:
             await self.count_soon()
