@@ -25,6 +25,7 @@ from redrive import Fixed, Policy, Redrive, Task, TransientError, jitter, second
 from redrive.app import WorkerSettings
 from redrive.lane import make_task
 from redrive.ledgers.sql import schema
+from redrive.running import tuned_runner
 
 AMOUNTS = (1, 2, 4)
 POLICY = Policy(Fixed(seconds(0)), retries=2, jitter=jitter.none)
@@ -56,7 +57,8 @@ def worker(url: str, ready: Semaphore, go: Event, stop: Event, ran: Any) -> None
             await running
         return calls
 
-    ran.put(uvloop.run(run()))
+    with tuned_runner() as runner:  # as `redrive worker` runs
+        ran.put(runner.run(run()))
 
 
 async def fill(url: str, tasks: int) -> None:

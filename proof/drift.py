@@ -20,6 +20,7 @@ from proof.ground import STORES, ground_on
 from proof.scenario import Found, scenario, sized
 from redrive import Redrive, Task, seconds
 from redrive.lane import make_task
+from redrive.running import tuned_runner
 from tests.forks import ROOT
 
 GROUP = 10
@@ -121,6 +122,7 @@ def _sleep() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        asyncio.run(_work(sys.argv[1], int(sys.argv[2])))
+        with tuned_runner() as runner:  # as `redrive worker` runs
+            runner.run(_work(sys.argv[1], int(sys.argv[2])))
     else:
         _sleep()
