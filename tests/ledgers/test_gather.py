@@ -56,6 +56,15 @@ async def test_a_batch_has_a_limit(doubler: Doubler) -> None:
     assert doubler.batches == [[0], [1, 2, 3], [4, 5, 6, 7], [8]]
 
 
+async def test_a_full_batch_waits_for_no_other(doubler: Doubler) -> None:
+    """It would not grow any more. Two are under way at most, and what does not fill a batch waits as ever."""
+    tasks = await start(Gather(doubler, items_max=2, at_once=2), [1, 2], [3], [4, 5], [6, 7], [8])
+    assert doubler.batches == [[1, 2], [3]], "the third call made the second one's batch a full one"
+    doubler.gate.set()
+    assert await asyncio.gather(*tasks) == [[2, 4], [6], [8, 10], [12, 14], [16]]
+    assert sorted(doubler.batches) == [[1, 2], [3], [4, 5], [6, 7], [8]]
+
+
 async def test_an_error_reaches_its_caller_only(doubler: Doubler) -> None:
     """Of a batch that fails, each call is run by itself: the good ones get their results."""
     tasks = await start(Gather(doubler), [1], [2], [-3], [4])

@@ -17,9 +17,13 @@ R = TypeVar("R")
 class Gather(Generic[T, R]):
     """Gathers calls of many items into calls of `run`, which must return one result per item, in order."""
 
-    def __init__(self, run: Callable[[Sequence[T]], Awaitable[list[R]]], *, items_max: int = 1000) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[T]], Awaitable[list[R]]], *, items_max: int = 1000, at_once: int = 1
+    ) -> None:
+        """Of full batches, which would not grow any more, so many are under way `at_once`."""
         self._run = run
         self._items_max = items_max
+        self._at_once = at_once
         self._calls: _Calls[T, R] | None = None
 
     async def __call__(self, items: Sequence[T]) -> list[R]:
@@ -31,11 +35,8 @@ class Gather(Generic[T, R]):
         calls = self._calls
         # Each loop gathers for itself: one that has ended, or that a forked process left to its parent, answers nobody.
         if calls is None or calls.loop is not loop:
-            calls = self._calls = _Calls(loop, self._run, self._items_max)
-        calls.pending.append((items, future))
-        if calls.flusher is None:
-            # A task of its own: a caller that is cancelled must not take the others' batch with it.
-            calls.flusher = asyncio.create_task(calls.flush())
+            calls = self._calls = _Calls(loop, self._run, self._items_max, self._at_once)
+        calls.add(items, future)
         return await future
 
 
@@ -43,21 +44,38 @@ class _Calls(Generic[T, R]):
     """The calls of one event loop that wait for the next batch."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, run: Callable[[Sequence[T]], Awaitable[list[R]]], items_max: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        run: Callable[[Sequence[T]], Awaitable[list[R]]],
+        items_max: int,
+        at_once: int,
     ) -> None:
         self.loop = loop
-        self.pending: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
-        self.flusher: asyncio.Task[None] | None = None
+        self._pending: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
+        self._items = 0
+        """How many wait."""
+        self._flushers: set[asyncio.Task[None]] = set()
         self._run = run
         self._items_max = items_max
+        self._at_once = at_once
 
-    async def flush(self) -> None:
+    def add(self, items: Sequence[T], future: asyncio.Future[list[R]]) -> None:
+        """Have a call run with the next batch."""
+        self._pending.append((items, future))
+        self._items += len(items)
+        if not self._flushers or (len(self._flushers) < self._at_once and self._items >= self._items_max):
+            # A task of its own: a caller that is cancelled must not take the others' batch with it.
+            self._flushers.add(asyncio.create_task(self._flush()))
+
+    async def _flush(self) -> None:
         step_out()
+        me = asyncio.current_task()
+        assert me is not None
         try:
-            while self.pending:
+            while self._pending and (len(self._flushers) == 1 or self._items >= self._items_max):
                 await self._run_group(self._take())
         finally:
-            self.flusher = None
+            self._flushers.discard(me)
 
     async def _run_group(self, group: list[tuple[Sequence[T], asyncio.Future[list[R]]]]) -> None:
         try:
@@ -71,8 +89,9 @@ class _Calls(Generic[T, R]):
             for alone in group:
                 await self._run_group([alone])
         except BaseException as error:  # every caller must hear of it, also of a cancellation
-            _fail([*group, *self.pending], error)
-            self.pending.clear()
+            _fail([*group, *self._pending], error)
+            self._pending.clear()
+            self._items = 0
             raise
         else:
             position = 0
@@ -84,9 +103,10 @@ class _Calls(Generic[T, R]):
     def _take(self) -> list[tuple[Sequence[T], asyncio.Future[list[R]]]]:
         group: list[tuple[Sequence[T], asyncio.Future[list[R]]]] = []
         size = 0
-        while self.pending and (not group or size + len(self.pending[0][0]) <= self._items_max):
-            group.append(self.pending.pop(0))
+        while self._pending and (not group or size + len(self._pending[0][0]) <= self._items_max):
+            group.append(self._pending.pop(0))
             size += len(group[-1][0])
+        self._items -= size
         return group
 
 

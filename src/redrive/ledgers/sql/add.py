@@ -43,6 +43,9 @@ from redrive.ledgers.sql.seam import Parameters
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ports import Within
 
+BATCHES_AT_ONCE = 2
+"""How many full batches are stored at once: while the store writes one, the next is made ready. Each takes a connection."""
+
 
 class AddForm(NamedTuple):
     """The insert of new tasks some of whose columns are the same in all of them, with its batch."""
@@ -170,7 +173,7 @@ class Adding(Gating):
 
     @cached_property
     def _adds(self) -> Gather[NewTask, Added]:
-        return Gather(self._add_gathered)
+        return Gather(self._add_gathered, at_once=BATCHES_AT_ONCE)
 
     @cached_property
     def _lone_adds(self) -> Gather[NewTask, Added | RedriveError]:
