@@ -24,6 +24,7 @@ from redrive.engine import keeper as keeper_module
 from redrive.engine import watchdog
 from redrive.engine import worker as module
 from redrive.engine.handlers import Handlers, make_handler
+from redrive.engine.settler import Settler
 from redrive.engine.worker import Worker, WorkerSettings, worker_name
 from redrive.errors import LedgerAwayError, SettingsError
 from redrive.events import (
@@ -1156,23 +1157,26 @@ async def test_a_settler_that_is_behind_holds_up_the_next_claims(real_ledger, he
     """What is not written yet is kept in memory: beyond some batches of it nothing more is claimed."""
     monkeypatch.setattr(module, "UNWRITTEN_BATCHES_MAX", 0)
     asked, spied = spying(real_ledger)
-    settling, write = asyncio.Event(), asyncio.Event()
+    behind, write = asyncio.Event(), asyncio.Event()
+    written = Settler.written
+
+    async def wait_until_written(settler):
+        behind.set()
+        await written(settler)
 
     async def settle(settlements, **options):
-        settling.set()
         await write.wait()
         return await real_ledger.settle(settlements, **options)
 
+    monkeypatch.setattr(Settler, "written", wait_until_written)
     spied.settle = settle
     await add(real_ledger, "one")
-    async with working(spied, handlers_of(job=ignore), heard=heard, poll=timedelta(milliseconds=10)) as worker:
-        await settling.wait()
+    async with working(spied, handlers_of(job=ignore), heard=heard, poll=timedelta(milliseconds=10)):
+        await behind.wait()
         await add(real_ledger, "two")
-        while worker._napping is not None or worker._asking is not None:
-            await asyncio.sleep(0.001)
         before = len(asked)
         for _ in range(50):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0)
         assert len(asked) == before
         assert (await real_ledger.get_by_key("two")).state is State.WAITING
         write.set()
