@@ -33,8 +33,9 @@ INTRODUCTION = """# Mutants
 
 Code is broken in small ways, one at a time: a number is one more, `and` is `or`, a text is another. A test must notice. Here stands what
 `python -m proof.mutants` tried, each mutant by the tests of its module and, where it was run without `--own`, by others that reach it for
-up to a second. A mutant that never ended was noticed too. Where fewer were tried than there are, those were drawn with the seed {seed}. A
-survivor was looked at if somebody says below why no test tells it apart. Modules that have no line have no figure.
+up to a second. A mutant that never ended was noticed too. Where fewer were tried than there are, they were drawn with the seed {seed}, but
+for some that found no processor in time. A survivor was looked at if somebody says below why no test tells it apart. Modules that have no
+line have no figure.
 
 Of {control} runs without a mutant, {failed} failed. Only this program writes here.
 

@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 
 SEED = 1
@@ -29,14 +28,10 @@ class Told:
         return self.functions[key.partition("__mutmut_")[0].rpartition(".")[2]]
 
     def tried(self, lines: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-        """What became of the first mutants in the order in which they were drawn, up to the first that has not ended.
-
-        The last time that one was tried counts; one that found no processor tells nothing.
-        """
+        """What became of its mutants, the last time that each was tried; one that found no processor tells nothing."""
         keys = set(self.keys)
         ended = {one["key"]: one for one in lines if one["key"] in keys and one["of"] == self.of(one["key"])}
-        tried = takewhile(lambda one: one is not None, map(ended.get, drawn(self.keys)))
-        return [one for one in tried if one is not None and one["end"] != "starved"]
+        return [ended[key] for key in drawn(ended) if ended[key]["end"] != "starved"]
 
 
 def told_of(broken: Path) -> Told:

@@ -286,13 +286,14 @@ def _told(module: str) -> Told:
 
 
 def _keys(modules: Sequence[str]) -> Iterator[str]:
-    """All mutants of these modules that were not killed before, some of each module in turn."""
+    """All mutants of these modules that were not killed before, some of each module in turn: first those that were tried."""
     with ENDED.open() as lines:
         ended = {(one["key"], one["of"]): one["end"] for one in map(json.loads, lines)}
     left = []
     for module in modules:
         told = _told(module)
-        left.append([key for key in drawn(told.keys) if ended.get((key, told.of(key))) != "killed"])
+        keys = [key for key in drawn(told.keys) if ended.get((key, told.of(key))) != "killed"]
+        left.append(sorted(keys, key=lambda key, told=told: (key, told.of(key)) not in ended))
     for start in range(0, max(map(len, left), default=0), TURN):
         for keys in left:
             yield from keys[start : start + TURN]
