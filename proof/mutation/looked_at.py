@@ -120,6 +120,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         f"{SAME}: one is made of the other",
     ),
     "core.models": {
+        'type_ = ""': "is reached with SQLAlchemy 2.0 alone: 2.1 says object of such types",
         'type_ = dict if "JSON" in str(getattr(column.type, "__visit_name__", None)) else None': f"{SAME}: each type has one",
         'type_ = dict if "JSON" in str(getattr(column.type, "__visit_name__", )) else None': f"{SAME}: each type has one",
     },
@@ -156,6 +157,10 @@ LOOKED_AT: dict[str, dict[str, str]] = {
             ),
             "is looked at by a Python without the encoder of C alone",
         ),
+        'return lambda value: "XXXX".join(chunks(value, 0))': f"{SAME}: the encoder of C gives one piece",
+        'chunks = make(None, encoder.default, text, None, ":", ",", False, False, None)': f"{SAME}: it is asked whether, not what",
+        'chunks = make(None, encoder.default, text, None, ":", ",", False, None, False)': f"{SAME}: it is asked whether, not what",
+        'chunks = make(None, encoder.default, text, None, ":", ",", None, False, False)': f"{SAME}: it is asked whether, not what",
         "storable = None": f"{SAME}: it is asked whether, not what",
         "size = len(text) if (text.isascii()) and False else len(text.encode())": QUICK,
     },
@@ -170,6 +175,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "if ended - begun >= DISCOVER_FREE_SECONDS:": INSTANT,
     },
     "engine.keeper": {
+        "await asyncio.sleep(1)": f"{QUICK}: others have their turn all the same",
         "recount = time.monotonic() > recount_at": INSTANT,
         "if self._retention and time.monotonic() > prune_at:": INSTANT,
         "if time.monotonic() > history_at:": INSTANT,

@@ -55,7 +55,7 @@ FAILING_SHARE_MAX = 0.02
 TESTED_IN = {
     "column_names": {"models"}, "effect_entry": {"effects"}, "effect_mark": {"effect"}, "gate_order": {"gates"},
     "gate_rules": {"gates"}, "outcome": {"decide"}, "table": {"table", "models"}, "context": {"context", "effects", "progress"},
-    "kinds": {"kinds", "pauses"}, "run": {"run", "effects"},
+    "kinds": {"kinds", "pauses"}, "run": {"run", "effects"}, "worker": {"worker", "reserve", "stops"},
 }  # fmt: skip
 """Modules whose tests stand in files of other names."""
 IMPATIENT = 3

@@ -142,3 +142,12 @@ async def test_a_prefix_needs_one_page_more() -> None:
     ledger = Looked(*NOBODYS, "z.1", page=10)
     assert await kinds_of(ledger, "z.*").to_claim() == ["z.1"]
     assert ledger.looks == 3
+
+
+async def test_a_look_ends_with_the_first_page_that_has_a_kind() -> None:
+    """However many pages follow: they have their turn in the next looks."""
+    ledger = Looked(
+        *(f"a{number:02}" for number in range(10)), "b.z", *(f"c{number:02}" for number in range(30)), page=10
+    )
+    assert await kinds_of(ledger, "*.z").to_claim() == ["b.z"]
+    assert ledger.looks == 2

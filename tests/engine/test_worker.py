@@ -1337,6 +1337,18 @@ async def test_what_a_worker_has_counted_names_its_ledger():
     assert Worker(Due(None), handlers_of(job=ignore)).tally.take().ledger == "tasks"
 
 
+async def test_a_nap_ends_when_the_next_retry_is_due():
+    """A worker that has written a retry itself looks again in time for it; a later one changes nothing."""
+    worker = Worker(Due(None), handlers_of(job=ignore))
+    async with asyncio.timeout(3600) as nap:
+        worker._napping = nap
+        worker._plan_retry(timedelta(seconds=60))
+        ends = nap.when()
+        assert ends <= asyncio.get_running_loop().time() + 60
+        worker._plan_retry(timedelta(seconds=90))
+        assert nap.when() == ends == worker._retry_at
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
