@@ -42,6 +42,18 @@ def test_what_was_not_run_now_stays_written_down(tmp_path: Path, monkeypatch: py
         "| a promise | newer | 1 lost | **no**",
     ]
     assert "A real power cut." in docs.read_text()
+    assert "have not come to their end" not in docs.read_text()
+
+
+def test_what_never_ran_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scenario without a line is a promise that nothing was found out about."""
+    docs = tmp_path / "docs" / "proof.md"
+    docs.parent.mkdir()
+    docs.write_text(f"{HEAD}\n")
+    monkeypatch.setattr(campaign, "ROOT", tmp_path)
+    monkeypatch.setattr(campaign, "SCENARIOS", [RAN, LEFT])
+    campaign._publish(RAN, [Found(tried="new", figure="0 lost", holds=True)])
+    assert docs.read_text().endswith("at any size worth a line: left.\n")
 
 
 @pytest.mark.parametrize(("short", "published"), [("short", "old"), ("", "new")])
