@@ -5,6 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -13,6 +15,7 @@ from redrive.errors import LedgerAwayError
 from redrive.http.direct import send_json
 from redrive.http.envelope import SECURITY_HEADERS
 from redrive.http.errors import ApiError
+from redrive.observe.traces import current_trace
 from redrive.running import Service
 from redrive.settings import Settings
 from redrive.system import System
@@ -27,6 +30,7 @@ class Plain(System):
     def __init__(self, app: Redrive) -> None:
         super().__init__(app)
         self.asked = 0
+        self.trace: str | None = None
         self.error: Exception | None = None
         self.headers: Sequence[tuple[bytes, bytes]] = ()
 
@@ -37,6 +41,7 @@ class Plain(System):
         class Answer:
             async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
                 system.asked += 1
+                system.trace = current_trace()
                 if system.error is not None:
                     raise system.error
                 await send_json(send, 202, {"said": "ä"}, system.headers)
@@ -78,6 +83,17 @@ async def test_the_framework_is_not_asked(ask: Callable[..., Any], monkeypatch: 
 
     monkeypatch.setattr(Route, "matches", matches)
     assert (await ask()).status_code == 202
+
+
+async def test_a_trace_goes_on_through_it(
+    ask: Callable[..., Any], plain: Plain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where an SDK takes spans the framework makes one of the request, and what is added in it belongs to the caller's trace."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", TracerProvider())
+    caller = "0af7651916cd43dd8448eb211c80319c"
+    assert (await ask(headers={"traceparent": f"00-{caller}-b7ad6b7169203331-01"})).status_code == 202
+    assert plain.trace is not None
+    assert plain.trace.split("-")[1] == caller
 
 
 async def test_what_a_response_says_itself_stays(ask: Callable[..., Any], plain: Plain) -> None:

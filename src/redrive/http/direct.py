@@ -1,19 +1,25 @@
 """Straight to its route: what is asked thousands of times a second does not go through the framework first.
 
 The framework looks at one route after the other and wraps each request several times, which costs as much as all that is done for a
-webhook. A path without parameters is found here in a dictionary. What such a route refuses is answered by the framework's own handlers, in
+webhook. A path without parameters is found here in a dictionary, and no more than the envelope is around it. What such a route refuses is answered by the framework's own handlers, in
 the one form of all refusals.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Sequence
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from redrive.core.task import json_writer
+from redrive.http.envelope import Envelope
 from redrive.http.place import own_path
+
+LOOK_EVERY_SECONDS = 1.0
 
 
 class DirectRoutes:
@@ -32,25 +38,43 @@ class DirectRoutes:
         return self._found.get((scope["method"], own_path(scope))) if scope["type"] == "http" else None
 
 
-class Direct:
-    """An ASGI middleware: these routes are answered at once, all else by the application."""
+class Web(FastAPI):
+    """An application that answers its direct routes itself, and leaves all else to the framework.
 
-    def __init__(self, app: ASGIApp, *, routes: DirectRoutes, handlers: Mapping[Any, Any]) -> None:
-        """`handlers` answer exceptions, as those of an application do."""
-        self._app = app
-        self._routes = routes
-        self._handlers = handlers
+    Where an SDK of OpenTelemetry observes requests, the framework answers these too: it makes their spans.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.direct = DirectRoutes()
+        self._front = Envelope(self._answer)
+        self._observed = False
+        self._looked_at = -math.inf
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
-        route = self._routes.find(scope)
-        if route is None:
-            await self._app(scope, receive, send)
+        route = self.direct.find(scope)
+        if route is None or self._is_observed():
+            await super().__call__(scope, receive, send)
             return
+        scope["app"] = self
+        scope["redrive.route"] = route
+        await self._front(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await route(scope, receive, send)
+            await scope["redrive.route"](scope, receive, send)
         except Exception as error:
-            await ExceptionMiddleware(_Raised(error), handlers=self._handlers)(scope, receive, send)
+            await ExceptionMiddleware(_Raised(error), handlers=self.exception_handlers)(scope, receive, send)
+
+    def _is_observed(self) -> bool:
+        """Whether the framework has somebody to tell of requests. It looks into the environment each time, so it is asked once a second."""
+        now = time.monotonic()
+        if now - self._looked_at >= LOOK_EVERY_SECONDS and not self._observed:
+            self._looked_at = now
+            telemetry = getattr(self, "_native_telemetry", None)  # older versions of the framework have none
+            self._observed = telemetry is not None and telemetry.enabled()
+        return self._observed
 
 
 async def send_json(send: Send, status: int, content: Any, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:

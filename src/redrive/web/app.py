@@ -11,7 +11,7 @@ from redrive._version import __version__
 from redrive.access.wrong_keys import WrongKeys
 from redrive.http.body import BodyLimit
 from redrive.http.described import describe_refusals
-from redrive.http.direct import Direct, DirectRoutes
+from redrive.http.direct import Web
 from redrive.http.envelope import Envelope
 from redrive.http.errors import add_error_handlers
 from redrive.http.place import root_of
@@ -27,7 +27,7 @@ from redrive.web.pages.nowhere import answer_readers
 
 def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
     """The ASGI application of a service; it neither opens nor closes it. People log in with keys, or as somebody else's `logins` say."""
-    web = FastAPI(
+    web = Web(
         title="redrive",
         version=__version__,
         description="Durable retries: health, metrics and what waits.",
@@ -47,9 +47,7 @@ def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
     web.state.drift = Drift(service.metrics.drift)
     web.state.searches = Searches()
     service.at_end(web.state.searches.close)
-    direct = DirectRoutes()
     web.add_middleware(BodyLimit, prefixes=("/api/", "/login", "/logout"))
-    web.add_middleware(Direct, routes=direct, handlers=web.exception_handlers)
     web.add_middleware(Envelope)
     add_error_handlers(web)
     answer_readers(web)
@@ -64,7 +62,7 @@ def make_web(service: Service, logins: session.Logins | None = None) -> FastAPI:
         for routes in system.routes():
             if isinstance(routes, Route):
                 web.router.routes.insert(0, routes)
-                direct.add(routes)
+                web.direct.add(routes)
             else:
                 web.include_router(routes)
     web.openapi = _described(web)  # type: ignore[method-assign]  # the framework's own way to change its description
