@@ -3,7 +3,7 @@
 `Gather` joins callers, `Batch` and `one_of` take lists of any length in statements that are planned once, and a statement that is
 `Compiled` is written once and run by the driver; `portions` says how much of what may be large goes into one. `comparable` orders times
 as instants however they are stored, and `Instant` stores them small; `JsonText` keeps JSON on SQLite as it was written. `run_within` and `sync_connection` work in a caller's own
-transaction, `after_commit` says what is durable, `Changes` what was written since, `may_show` finds candidates for a text in redacted errors, and `uuid7` makes ids that
+transaction, `after_commit` says what is durable, `Changes` what was written since, `may_show` finds candidates for a text in redacted errors, and `uuid7` and `uuid7s` make ids that
 sort by their time.
 """
 
@@ -12,7 +12,7 @@ from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.conditions import may_show
 from redrive.ledgers.sql.database import Changes, after_commit, run_within, sync_connection
-from redrive.ledgers.sql.ids import uuid7
+from redrive.ledgers.sql.ids import uuid7, uuid7s
 from redrive.ledgers.sql.json_text import JsonText
 from redrive.ledgers.sql.lists import one_of
 from redrive.ledgers.sql.portions import portions
@@ -33,4 +33,5 @@ __all__ = [
     "run_within",
     "sync_connection",
     "uuid7",
+    "uuid7s",
 ]

@@ -65,6 +65,14 @@ async def test_a_full_batch_waits_for_no_other(doubler: Doubler) -> None:
     assert sorted(doubler.batches) == [[1, 2], [3], [4, 5], [6, 7], [8]]
 
 
+async def test_many_that_wait_go_in_halves(doubler: Doubler) -> None:
+    """Half of them, down to a size that is worth a batch; the others go with what comes meanwhile."""
+    tasks = await start(Gather(doubler, halved_from=2), *([n] for n in range(9)))
+    doubler.gate.set()
+    await asyncio.gather(*tasks)
+    assert doubler.batches == [[0], [1, 2, 3, 4], [5, 6], [7, 8]]
+
+
 async def test_an_error_reaches_its_caller_only(doubler: Doubler) -> None:
     """Of a batch that fails, each call is run by itself: the good ones get their results."""
     tasks = await start(Gather(doubler), [1], [2], [-3], [4])

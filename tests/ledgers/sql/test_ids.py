@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from redrive import LedgerTable, Redrive
 from redrive.errors import TableError
 from redrive.lane import make_task
-from redrive.ledgers.sql.ids import uuid7
+from redrive.ledgers.sql.ids import uuid7, uuid7s
 from redrive.ledgers.sql.migrate import migrate
 from tests.ledgers.homes import execute
 
@@ -34,6 +34,17 @@ def test_no_two_are_the_same():
     """Also of the same instant and place: processes know nothing of each other."""
     at = datetime(2030, 1, 1, tzinfo=UTC)
     assert len({uuid7(at) for _ in range(10_000)}) == 10_000
+
+
+def test_many_are_made_as_one_is():
+    """In the order of their serial numbers, beside those that were made one by one, and none is the same as another."""
+    at = datetime(2030, 1, 1, tzinfo=UTC)
+    made = uuid7s(at, range(1, 1001))
+    assert sorted(made) == made
+    assert len(set(made)) == 1000
+    assert uuid7(at, 0) < made[0] < uuid7(at, 2) < made[2]
+    assert {(one.version, one.variant) for one in made} == {(7, "specified in RFC 4122")}
+    assert uuid7s(at, ()) == []
 
 
 @pytest.mark.parametrize("type_", ["text", "uuid", "default"])

@@ -1,6 +1,6 @@
 """Adding: storing new tasks, idempotent on their keys."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
@@ -34,7 +34,7 @@ from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.database import callers_connection, run_within
 from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
-from redrive.ledgers.sql.ids import uuid7
+from redrive.ledgers.sql.ids import uuid7s
 from redrive.ledgers.sql.mapped import Mapped
 from redrive.ledgers.sql.minute import count_rows
 from redrive.ledgers.sql.portions import portions
@@ -52,14 +52,15 @@ class AddForm(NamedTuple):
 
     batch: Batch
     insert: Compiled
-    """It returns the ids and keys of those that are new."""
+    """It returns the ids and keys of those that are new; with a condition, also when they were stored."""
 
 
 class AddStatements:
     """The statements, each with its purpose."""
 
-    def __init__(self, mapped: Mapped, *, gated: bool) -> None:
+    def __init__(self, mapped: Mapped, *, gated: bool, condition: ColumnElement[bool] | None = None) -> None:
         self._mapped = mapped
+        self._condition = condition
         self.gated_roles = [role for role in ("gate", "tenant", "priority") if gated and mapped.has(role)]
         """Columns that few tasks have: those without take no notice of them."""
 
@@ -102,15 +103,24 @@ class AddStatements:
         """The same, and what is new is added to the present minute in the same statement."""
         return Shapes(self._columns, self._counted_add, apart=("id", "key", "payload"))
 
-    def _add(self, same: frozenset[str]) -> AddForm:
+    @cached_property
+    def silent_adds(self) -> Shapes[AddForm]:
+        """The same, and nothing is returned but how many are new."""
+        return Shapes(self._columns, self._silent_add, apart=("id", "key", "payload"))
+
+    def _silent_add(self, same: frozenset[str]) -> AddForm:
         batch, insert = self._insert(same)
         return AddForm(batch, Compiled(insert))
 
+    def _add(self, same: frozenset[str]) -> AddForm:
+        batch, insert = self._insert(same)
+        return AddForm(batch, Compiled(self._telling(insert)))
+
     def _counted_add(self, same: frozenset[str]) -> AddForm:
         batch, insert = self._insert(same)
-        new = insert.cte("new")
+        new = self._telling(insert).cte("new")
         counted = count_rows(self._mapped.dialect, "added", new)
-        return AddForm(batch, Compiled(select(new.c.new_id, new.c.new_key).add_cte(counted.cte("counted"))))
+        return AddForm(batch, Compiled(select(*new.c).add_cte(counted.cte("counted"))))
 
     def _insert(self, same: frozenset[str]) -> tuple[Batch, Any]:
         shape = Batch(self._mapped.dialect, self._columns, same, joined=False)
@@ -139,11 +149,17 @@ class AddStatements:
                 values[role] = mapped.now(role)
         target = [column(role) for role in values]
         rows = (
-            select(*values.values()).select_from(batch).where(true())
-        )  # SQLite takes ON CONFLICT for a join without it
+            select(*values.values()).select_from(batch).where(true() if self._condition is None else self._condition)
+        )  # SQLite takes ON CONFLICT for a join without any
         statement = mapped.dialect.insert(mapped.table).from_select(target, rows, include_defaults=False)
-        ignoring = statement.on_conflict_do_nothing(index_elements=[column("key")])
-        return shape, ignoring.returning(mapped.id.label("new_id"), column("key").label("new_key"))
+        return shape, statement.on_conflict_do_nothing(index_elements=[column("key")])
+
+    def _telling(self, insert: Any) -> Any:
+        mapped = self._mapped
+        told = [mapped.id.label("new_id"), mapped.rows.column("key").label("new_key")]
+        if self._condition is not None:
+            told.append(mapped.rows.column("created_at").label("new_at"))
+        return insert.returning(*told)
 
     @cached_property
     def find_keys(self) -> Select[Any]:
@@ -153,6 +169,11 @@ class AddStatements:
         key = rows.column("key")
         keys: Any = bindparam("keys", expanding=True)
         return select(self._mapped.id, key, kind, rows.column("payload")).where(key.in_(keys))
+
+    @cached_property
+    def find_ids(self) -> Select[Any]:
+        """Which of some ids are there."""
+        return select(self._mapped.id).where(self._mapped.id.in_(bindparam("ids", expanding=True)))
 
     @cached_property
     def take_back(self) -> Any:
@@ -201,7 +222,7 @@ class Adding(Gating):
     def add_sync(self, tasks: Sequence[NewTask], *, within: Within, soon: bool = False) -> list[Added]:
         """The same for code without an event loop, in the caller's transaction.
 
-        `soon` says that the commit follows at once, so that one announcement may stand for several.
+        `soon` says that the commit follows at once, so that one announcement may stand for several. What raises has to be rolled back then.
         """
         self._check_addable()
         if not tasks:
@@ -216,9 +237,59 @@ class Adding(Gating):
         """Tasks that were added one by one. None of them waits for another, so one statement commits them by itself."""
         added = await self.database.statement(self._insert_lone, tasks)
         if _any_soon(tasks, added):
-            with suppress(LedgerError):  # they are stored: a worker that does not hear of it finds them by its poll
-                await self.database.statement(self.database.announce, self.name, soon=True)
+            await self._announce_soon()
         return added
+
+    def adds_where(self, condition: ColumnElement[bool]) -> AddStatements | None:
+        """What `add_where` needs for a condition; None on a database where an insert and a counter are two statements."""
+        if not self._mapped.dialect.writes_together:
+            return None
+        return AddStatements(self._mapped, gated=False, condition=condition)
+
+    async def add_where(
+        self, tasks: Sequence[NewTask], statements: AddStatements, parameters: Parameters
+    ) -> Sequence[Any]:
+        """Store those that are new, if the condition holds, in one statement that commits by itself: ids, keys and since when they are there.
+
+        None of them may be behind a gate. All are due at once.
+        """
+        stored = await self.database.statement(self._insert_where, tasks, statements, parameters)
+        if stored:
+            await self._announce_soon()
+        return stored
+
+    def add_own(self, connection: Connection, tasks: Sequence[NewTask]) -> tuple[datetime, dict[str, TaskId]]:
+        """Store those that are new, in a transaction that commits at once: the present, and their ids by their keys.
+
+        For tables whose ids are ours, on a database without a clock of its own: nothing is read back then where all are new. SQLite gives
+        the interpreter away at each row that it returns, and has to wait for it each time. None may be behind a gate.
+        """
+        statements, now = self._adding, self.database.now()
+        assert statements.makes_ids, "else they would have to be read back"
+        made = self._new_ids(now, len(tasks))
+        _, inserts = self._inserts(tasks, statements, statements.silent_adds, now, made)
+        amount = sum(insert.changed(connection, parameters) for insert, parameters in inserts)
+        ids = {task.key: id_ for task, id_ in zip(tasks, made, strict=True)}
+        if amount < len(ids):
+            there: set[TaskId] = set()
+            for start in range(0, len(made), IDS_MAX):
+                some = {"ids": made[start : start + IDS_MAX]}
+                there.update(connection.execute(statements.find_ids, some).scalars())
+            ids = {key: id_ for key, id_ in ids.items() if id_ in there}
+        if ids:
+            self._count_flow(connection, "added", len(ids), self._adder)
+            self.database.announce(connection, self.name, soon=True)
+        return now, ids
+
+    def _insert_where(
+        self, connection: Connection, tasks: Sequence[NewTask], statements: AddStatements, parameters: Parameters
+    ) -> Sequence[Any]:
+        besides = {"ledger": self.name, "worker": self._adder, **parameters}
+        return self._inserted(connection, tasks, statements, statements.counted_adds, besides)[1]
+
+    async def _announce_soon(self) -> None:
+        with suppress(LedgerError):  # they are stored: a worker that does not hear of it finds them by its poll
+            await self.database.statement(self.database.announce, self.name, soon=True)
 
     def _insert_lone(self, connection: Connection, tasks: Sequence[NewTask]) -> list[Added | RedriveError]:
         counting = {"ledger": self.name, "worker": self._adder}
@@ -230,7 +301,13 @@ class Adding(Gating):
         statements = self._adding_gated if gated else self._adding
         if gated:
             self._check_roles(tasks)
-        keys, new = self._insert_tasks(connection, tasks, statements, statements.adds)
+        # Where the commit follows at once nobody waits for a counter for long: it is one statement with the insert then, as of lone tasks.
+        counts = soon and self._mapped.dialect.writes_together
+        if counts:
+            besides = {"ledger": self.name, "worker": self._adder}
+            keys, new = self._insert_tasks(connection, tasks, statements, statements.counted_adds, besides)
+        else:
+            keys, new = self._insert_tasks(connection, tasks, statements, statements.adds)
         added: list[Added] = []
         for one in self._sort_out(connection, tasks, keys, new):
             if isinstance(one, RedriveError):
@@ -240,8 +317,9 @@ class Adding(Gating):
                 raise one
             added.append(one)
         if new:
-            # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
-            self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
+            if not counts:
+                # In a transaction of the caller's a row of its own: nobody may wait for a counter until they commit.
+                self._count_flow(connection, "added", len(new), self._adder if soon else f"add:{uuid4()}")
             if _any_soon(tasks, added):
                 self.database.announce(connection, self.name, soon=soon)
             if gated and soon:
@@ -259,8 +337,36 @@ class Adding(Gating):
         besides: Parameters | None = None,
     ) -> tuple[Sequence[Any], dict[Any, TaskId]]:
         """Insert tasks: their keys as they are stored, and the ids of those that are new by these."""
+        keys, stored = self._inserted(connection, tasks, statements, forms, besides)
+        return keys, {key: id_ for id_, key in stored}
+
+    def _inserted(
+        self,
+        connection: Connection,
+        tasks: Sequence[NewTask],
+        statements: AddStatements,
+        forms: Shapes[AddForm],
+        besides: Parameters | None,
+    ) -> tuple[Sequence[Any], list[Any]]:
+        """Insert tasks: their keys as they are stored, and what the statement tells of those that are new."""
+        made = self._new_ids(self.database.now(), len(tasks)) if statements.makes_ids else None
+        keys, inserts = self._inserts(tasks, statements, forms, self._now(), made)
+        stored: list[Any] = []
+        for insert, parameters in inserts:
+            stored += insert.rows(connection, {**parameters, **(besides or {})})
+        return keys, stored
+
+    def _inserts(
+        self,
+        tasks: Sequence[NewTask],
+        statements: AddStatements,
+        forms: Shapes[AddForm],
+        now: datetime | None,
+        ids: Sequence[TaskId] | None,
+    ) -> tuple[Sequence[Any], Iterator[tuple[Compiled, Parameters]]]:
+        """The keys of tasks as they are stored, and what inserts them: portion by portion."""
         kinds, keys, _, delays, most, deadlines, traces, _, _, _, payloads = zip(*tasks, strict=True)
-        now, span = self._now(), self._mapped.dialect.span
+        span = self._mapped.dialect.span
         if self._key_from_text is not str:
             keys = tuple(map(self._key_to_store, keys))
         columns: list[Sequence[Any]] = [
@@ -273,17 +379,17 @@ class Adding(Gating):
             traces,
             *([self._gated_value(task, role) for task in tasks] for role in statements.gated_roles),
         ]
-        if statements.makes_ids:
-            begun = self.database.now()
-            columns.insert(0, [self._new_id(begun, serial) for serial in range(len(tasks))])
+        if ids is not None:
+            columns.insert(0, ids)
         times = self._mapped.dialect.times(now)
-        new: dict[Any, TaskId] = {}
-        for portion in portions(map(len, payloads)):
-            part = [column[portion] for column in columns]
-            form = forms.of(part)
-            rows = form.insert.rows(connection, {**form.batch.of_columns(part), **times, **(besides or {})})
-            new |= {key: id_ for id_, key in rows}
-        return keys, new
+
+        def each() -> Iterator[tuple[Compiled, Parameters]]:
+            for portion in portions(map(len, payloads)):
+                part = [column[portion] for column in columns]
+                form = forms.of(part)
+                yield form.insert, {**form.batch.of_columns(part), **times}
+
+        return keys, each()
 
     def _sort_out(
         self, connection: Connection, tasks: Sequence[NewTask], keys: Sequence[Any], new: dict[Any, TaskId]
@@ -341,9 +447,9 @@ class Adding(Gating):
             ids = connection.execute(asked.with_only_columns(self._mapped.id), {"keys": keys}).scalars().all()
             return [row.cells for row in sift(connection, asked.selected_columns, self._mapped.id, ids)]
 
-    def _new_id(self, now: datetime, serial: int) -> TaskId:
-        made = uuid7(now, serial)
-        return made if isinstance(self._mapped.id.type, Uuid) else str(made)
+    def _new_ids(self, now: datetime, amount: int) -> list[TaskId]:
+        made = uuid7s(now, range(amount))
+        return made if isinstance(self._mapped.id.type, Uuid) else [*map(str, made)]  # type: ignore[return-value]  # lists
 
     def _key_to_store(self, key: str) -> Any:
         try:

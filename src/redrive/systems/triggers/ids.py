@@ -4,7 +4,7 @@ import re
 from datetime import datetime
 from itertools import count
 
-from redrive.sql import uuid7
+from redrive.sql import uuid7, uuid7s
 
 _FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _serials = count()
@@ -16,6 +16,11 @@ NOBODY = "00000000-0000-7000-8000-000000000000"
 def new_id(now: datetime) -> str:
     """A new id; those that a process makes at one instant sort in the order of their making."""
     return str(uuid7(now, next(_serials)))
+
+
+def new_ids(now: datetime, amount: int) -> list[str]:
+    """So many of them."""
+    return [str(made) for made in uuid7s(now, [next(_serials) for _ in range(amount)])]
 
 
 def read_id(text: str) -> str:

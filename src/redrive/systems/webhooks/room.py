@@ -7,7 +7,7 @@ long as even those leave room, nothing is counted.
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Integer, Select, bindparam, func, literal_column, select
 
 from redrive.extend import Database, When
 from redrive.sql import Changes, Compiled, comparable
@@ -27,9 +27,16 @@ class Room:
         self._size = size
         pending = events.c.status == literal_column("'pending'")
         present = database.dialect.now() if database.server_clock else comparable(bindparam("now", type_=When))
-        self._due = _counted(pending, due_since <= present)
-        self._waiting = _counted(pending)
+        self._due = Compiled(_few(pending, due_since <= present))
+        self._waiting = Compiled(_few(pending))
         self._last: _Count | None = None
+        fits = _few(pending, due_since <= present).scalar_subquery() + bindparam("wanted", type_=Integer) <= size + 1
+        self.condition: ColumnElement[bool] = fits
+        """As `is_for`, within the statement that stores them."""
+
+    def wanted(self, wanted: int) -> dict[str, Any]:
+        """The parameters of the condition."""
+        return {**self._now(), "wanted": wanted, "counted_max": self._size + 1}
 
     def is_for(self, connection: Connection, wanted: int) -> bool:
         """Whether so many fit in. In the transaction that stores them."""
@@ -44,11 +51,13 @@ class Room:
 
     def due(self, connection: Connection, counted_max: int) -> int:
         """How many wait and are due. No more are looked at than are counted."""
-        now = {} if self._database.server_clock else {"now": self._database.now()}
-        counted: int = self._due.scalar(connection, {**now, "counted_max": counted_max})
+        counted: int = self._due.scalar(connection, {**self._now(), "counted_max": counted_max})
         return counted
 
+    def _now(self) -> dict[str, Any]:
+        return {} if self._database.server_clock else {"now": self._database.now()}
 
-def _counted(*where: ColumnElement[bool]) -> Compiled:
+
+def _few(*where: ColumnElement[bool]) -> Select[Any]:
     few: Any = select(literal_column("1")).select_from(events).where(*where).limit(bindparam("counted_max"))
-    return Compiled(select(func.count()).select_from(few.subquery()))
+    return select(func.count()).select_from(few.subquery())

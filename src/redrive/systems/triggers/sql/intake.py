@@ -11,7 +11,7 @@ from redrive.errors import LedgerAwayError
 from redrive.extend import Database, Gated, NamedGate, OnDatabase
 from redrive.sql import Batch, Compiled, Gather, one_of, portions
 from redrive.systems.triggers.endpoints import matches
-from redrive.systems.triggers.ids import new_id
+from redrive.systems.triggers.ids import new_id, new_ids
 from redrive.systems.triggers.ledger import DELIVERIES
 from redrive.systems.triggers.settings import RETRIES_MAX
 from redrive.systems.triggers.sql import tables as t
@@ -64,8 +64,8 @@ class SqlIntake(OnDatabase):
             .on_conflict_do_nothing(
                 index_elements=["user_id", "idempotency_key"], index_where=e.c.idempotency_key.is_not(None)
             )
-            .returning(e.c.id)
         )
+        self._which = Compiled(select(e.c.id).where(one_of(e.c.id, "ids")))
 
     async def take(self, events: Sequence[NewEvent]) -> list[Taken]:
         """See `Intake.take`: all or nothing."""
@@ -84,7 +84,7 @@ class SqlIntake(OnDatabase):
 
     def _take(self, connection: Connection, events: Sequence[NewEvent], made: list[str], ledger: Gated) -> list[Taken]:
         now, endpoints = self._enabled(connection, {event.user_id for event in events})
-        ids = [new_id(now) for _ in events]
+        ids = new_ids(now, len(events))
         made += ids
         self._status.order.expect(ids)
         rows = [
@@ -95,10 +95,7 @@ class SqlIntake(OnDatabase):
             }
             for id_, event in zip(ids, events, strict=True)
         ]  # fmt: skip
-        new = set[str]()
-        for portion in portions(len(event.payload) for event in events):
-            given = self._new.parameters([row[name] for name in _GIVEN] for row in rows[portion])
-            new.update(row[0] for row in self._insert.rows(connection, given | {"at": now}))
+        new = self._insert_new(connection, rows, now)
         stored = [row for row in rows if row["id"] in new]
         fans = self._fan_out(connection, stored, endpoints, now)
         there = _taken_before(connection, [row for row in rows if row["id"] not in new])
@@ -120,6 +117,16 @@ class SqlIntake(OnDatabase):
         if parked:
             self._status.park(connection, parked, now)
         return taken
+
+    def _insert_new(self, connection: Connection, rows: Sequence[dict[str, Any]], now: datetime) -> set[str]:
+        """The ids of those that are new. They are ours: how many there are is all that is asked where all are."""
+        new, amount = {row["id"] for row in rows}, 0
+        for portion in portions(len(row["payload"]) for row in rows):
+            given = self._new.parameters([row[name] for name in _GIVEN] for row in rows[portion])
+            amount += self._insert.changed(connection, given | {"at": now})
+        if amount == len(new):
+            return new
+        return {row[0] for row in self._which.rows(connection, {"ids": sorted(new)})}
 
     def _enabled(self, connection: Connection, users: Collection[str]) -> tuple[datetime, Mapping[str, list[Endpoint]]]:
         """The present, and the enabled endpoints of each of the users."""
