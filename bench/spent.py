@@ -41,6 +41,6 @@ def _ticks(pid: int, fields: int) -> float:
     """The first two are its own, the next two those of children that have ended."""
     try:
         said = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:  # it has ended in between
+    except (FileNotFoundError, ProcessLookupError):  # it has ended in between
         return 0.0
     return sum(int(one) for one in said[11 : 11 + fields]) * _TICK
