@@ -37,6 +37,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
     },
     "core.decide": {
         'parts[+1] += f" drew {self.draw:.3f}"': f"{SAME}: there are two parts by then",
+        "case _: assert_never(outcome)": f"{NEVER}, which the type checker proves",
         "case _:": f"{NEVER}, which the type checker proves",
         "assert_never(None)": f"{NEVER}, which the type checker proves",
         "stack = None if (raised is None) and False else stack_of(raised)": f"{SAME}: None has no stack",
@@ -139,6 +140,41 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         f"{QUICK}: only the place and the words are read",
     ),
     "core.stack": {
+        **dict.fromkeys(
+            (
+                'for (name, lines), reason in zip(links, ["", *told], strict=False):',
+                'for (name, lines), reason in zip(links, ["", *told], strict=None):',
+                'for (name, lines), reason in zip(links, ["", *told], ):',
+            ),
+            f"{SAME}: one is made of the other",
+        ),
+        **dict.fromkeys(
+            (
+                "known = None",
+                "known = _kept.get(None)",
+                "if len(_kept) > _KEPT_MAX:",
+                "if len(_seen) > _KEPT_MAX:",
+                "while traceback is not None and len(found) <= _QUICK_MAX:",
+                "if known is not None or len(walked) < _QUICK_MAX:",
+            ),
+            f"{QUICK}: what is remembered is what would be found again",
+        ),
+        **dict.fromkeys(
+            (
+                'return tuple(sorted({os.path.join(os.path.abspath(path), "") for path in paths if path}, key=None, reverse=True))',
+                'return tuple(sorted({os.path.join(os.path.abspath(path), "") for path in paths if path}, reverse=True))',
+            ),
+            f"{SAME}: of two folders that lie in each other the longer one sorts last as text, too",
+        ),
+        'hashed = hashlib.sha256(json.dumps(shape).encode("UTF-8", "surrogatepass")).hexdigest()[:16]': f"{SAME}: the same encoding",
+        **dict.fromkeys(
+            (
+                'hashed = hashlib.sha256(json.dumps(shape).encode("utf-8", "XXsurrogatepassXX")).hexdigest()[:16]',
+                'hashed = hashlib.sha256(json.dumps(shape).encode("utf-8", "SURROGATEPASS")).hexdigest()[:16]',
+                'hashed = hashlib.sha256(json.dumps(shape).encode("utf-8", )).hexdigest()[:16]',
+            ),
+            f"{SAME}: what `json.dumps` writes is ASCII",
+        ),
         "return _text([one._replace(error=one.error[:CODE_CHARS_MAX], ) for one in chain])": f"{SAME}: no frame is left by then",
         "if known is not None and len(walked) <= _QUICK_MAX:": QUICK,
     },
@@ -157,6 +193,10 @@ LOOKED_AT: dict[str, dict[str, str]] = {
             ),
             "is looked at by a Python without the encoder of C alone",
         ),
+        'return lambda value: "".join(chunks(value, 1))': f"{SAME}: nothing is indented",
+        'chunks = make(None, None, text, None, ":", ",", False, False, False)': f"{SAME}: what is no JSON is a `TypeError` either way",
+        "if make is not None:  # pragma: no cover - a Python without it": QUICK,
+        "make = None  # type: ignore[attr-defined]  # the stubs do not know it": QUICK,
         'return lambda value: "XXXX".join(chunks(value, 0))': f"{SAME}: the encoder of C gives one piece",
         'chunks = make(None, encoder.default, text, None, ":", ",", False, False, None)': f"{SAME}: it is asked whether, not what",
         'chunks = make(None, encoder.default, text, None, ":", ",", False, None, False)': f"{SAME}: it is asked whether, not what",
