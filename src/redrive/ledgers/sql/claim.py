@@ -7,8 +7,8 @@ what the branches before it left, so that a million due tasks of kinds which thi
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
 from sqlalchemy import (
@@ -315,7 +315,12 @@ class Claiming(Due):
     ) -> Taken:
         statement, parameters = self._ask(limit, lease, kinds, turn, fence)
         assert isinstance(statement, Takes)
-        return statement.take(connection, parameters)
+        try:
+            return statement.take(connection, parameters)
+        except Exception as error:
+            if not is_unreadable(error):
+                raise
+            return partial(_raise, error)  # they are held, and stay so
 
     def _ask(
         self, limit: int, lease: timedelta, kinds: list[str] | None, turn: int, fence: UUID
@@ -482,3 +487,7 @@ class Claiming(Due):
         extended = {tuple(row) for row in rows}
         rest = [claim for claim in claims if (claim.task.id, claim.claim_id) not in extended]
         return self._fences.why(connection, rest)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
