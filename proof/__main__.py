@@ -1,4 +1,4 @@
-"""The command line: `python -m proof`, all scenarios; `python -m proof strangers`, some. `PROOF=short` is minutes instead of hours, `PROOF_SHARE=0.1` a tenth of each size where time is short and figures are wanted, `PROOF_SEED=N` the same chance again, `PROOF_STORES=sqlite` one database alone."""
+"""The command line: `python -m proof`, all scenarios; `python -m proof strangers`, some. `PROOF=short` is minutes instead of hours, `PROOF_SHARE=0.1` a tenth of each size where time is short and figures are wanted, `PROOF_SEED=N` the same chance again, `PROOF_STORES=sqlite` one database alone, `PROOF_PROCESSES=1` one process for the simulator, which goes on where it was ended."""
 
 import fcntl
 import importlib
