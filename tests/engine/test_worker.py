@@ -1126,7 +1126,7 @@ class Due:
         (timedelta(seconds=9), False, False, 7.0),
         (timedelta(seconds=3), False, False, 3.0),
         (timedelta(microseconds=1), False, False, 0.001),
-        (timedelta(0), False, False, 0.02),
+        (timedelta(0), False, False, 0.014),
         (None, False, True, 0.5),
         (timedelta(seconds=0.25), False, True, 0.25),
     ],

@@ -44,7 +44,7 @@ from redrive.errors import LedgerAwayError, SettingsError
 from redrive.events import AttemptEnded, AttemptStarted, Event, LoopBlocked, SettleLost, ThreadsLeft
 from redrive.ports import Ledger, Observer, Waiter
 
-LOOK_AGAIN = timedelta(milliseconds=20)
+LOOK_AGAIN = timedelta(milliseconds=14)
 """How soon a worker that was woken looks once more: announcements are rate-limited to half of this."""
 SLOT_LINGER_SECONDS = 0.002
 """How long a nearly full worker lets more slots come free before it claims again, so that claims stay batches."""

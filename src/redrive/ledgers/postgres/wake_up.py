@@ -29,7 +29,7 @@ _CHANNEL_HERE = (
     f" ELSE left('{CHANNEL}_' || current_schema(), {_CHARS_MAX}) END"
 )
 """Channels are the database's own. Applications in other schemas have another one each, and do not wake each other."""
-ANNOUNCE_EVERY_SECONDS = 0.01
+ANNOUNCE_EVERY_SECONDS = 0.007
 """NOTIFY takes a lock that all commits share, so a busy adder announces at most this often. A worker that was woken
 looks again after twice this time (`engine.worker.LOOK_AGAIN`), which covers what was added in between."""
 
