@@ -208,7 +208,9 @@ class Settling(LedgerBase):
             alone = self._settle_writer.one_statement and not self._tells_settled and not Results.any_in(ordered)
             alone = alone and (self.effects is None or not self.effects.any_in(ordered))
             run = self.database.statement if alone else self.database.write
-            prepared = None if _meet(ordered) else self._settle_writer.prepare(ordered, self._now())
+            prepared = self._settle_writer.prepare(ordered, self._now())
+            if prepared is not None and _meet(ordered):
+                prepared = None  # they are written in several rounds
             unwritten = await run(self._settle, ordered, worker, wait=False, prepared=prepared)
         except StillLocked:
             return [ClaimLocked(one.claim) for one in ordered]
