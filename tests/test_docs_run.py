@@ -26,7 +26,7 @@ from tests.test_docs import PAGES, ROOT, blocks
 
 
 class Given(NamedTuple):
-    """Code that runs before and after the blocks of a page, in the same namespace."""
+    """Code that runs before and after the blocks of a page, in the same namespace, with pytest's `monkeypatch` in it."""
 
     before: str = ""
     after: str = ""
@@ -112,7 +112,8 @@ GIVEN = {
     ),
     "docs/guides/results.md": Given(),
     "docs/guides/sentry-and-opentelemetry.md": Given(
-        "import sentry_sdk\nsentry_sdk.init = lambda dsn: None  # there is no such server", "assert app.observers"
+        "import sentry_sdk\nmonkeypatch.setattr(sentry_sdk, 'init', lambda dsn: None)  # there is no such server",
+        "assert app.observers",
     ),
     "docs/guides/sqlalchemy.md": Given(
         "async def deliver(recipient): ...\n", "assert emails.name == 'email'\nassert LedgerTable.of(Email).due == 'send_after'"
@@ -196,6 +197,7 @@ def test_python_runs(name: str, page: Path, tmp_path: Path, monkeypatch: pytest.
     module = ModuleType("docs")  # where frameworks look annotations up
     monkeypatch.setitem(sys.modules, "docs", module)
     names = module.__dict__
+    names["monkeypatch"] = monkeypatch
     with asyncio.Runner() as runner:
         run(given.before, f"before {name}", names, runner)
         for code in blocks(page, "python"):
@@ -218,6 +220,22 @@ def test_each_exception_is_needed() -> None:
         assert any(code.startswith(beginning) for code in blocks(ROOT / name, "python")), (name, beginning, reason)
     for name, test in BY_A_TEST_OF_ITS_OWN.items():
         assert Path(name).name in (ROOT / test).read_text(), f"{test} does not read {name}"
+
+
+def test_what_a_page_takes_for_granted_ends_with_it() -> None:
+    """Code around a page sets no attribute by hand, which would stay for the tests after it: `monkeypatch` takes it back."""
+    around = {name: "\n".join(given) for name, given in GIVEN.items()} | {
+        " ".join(at): code for at, code in BETWEEN.items()
+    }
+    kept = {
+        (name, ast.unparse(target))
+        for name, code in around.items()
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute)
+    }
+    assert kept == set()
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------
