@@ -7,7 +7,7 @@ from sqlalchemy import Connection, event
 
 from redrive import Fixed, Policy, jitter
 from redrive.core.decide import decide
-from redrive.core.outcome import Done, Failed, Released, Snoozed
+from redrive.core.outcome import Cancelled, Done, Failed, Outcome, Released, Snoozed
 from redrive.core.task import ClaimLocked, NewTask
 from redrive.errors import UsageError
 from redrive.ledgers.open import own_ledger
@@ -42,12 +42,26 @@ async def test_a_group_is_one_statement(real_time_database: Database) -> None:
     assert len(seen) == 2
 
 
-async def test_each_task_of_a_group_gets_its_own_end(real_time_database: Database) -> None:
-    """What several tasks came to travels once, and still each row and each try tells its own story, whatever stands beside it."""
+FAILED: list[Outcome] = [Failed(ValueError("odd")), Failed(KeyError("even"))]
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [
+        [Done(), *FAILED, Snoozed(timedelta(hours=1)), Released()],
+        [Done()],
+        [Snoozed(timedelta(hours=1))],
+        [Released()],
+        [Cancelled("not needed")],
+        FAILED[:1],
+    ],
+    ids=["of each sort", "done", "snoozed", "released", "cancelled", "failed"],
+)
+async def test_each_task_of_a_group_gets_its_own_end(real_time_database: Database, outcomes: list[Outcome]) -> None:
+    """What several tasks or all came to travels once, and still each row and each try tells its own story, whatever stands beside it."""
     ledger = own_ledger(real_time_database)
     await ledger.add([NewTask(kind="job", key=f"k{number}") for number in range(24)])
     claims = [*await ledger.claim(14, LEASE), *await ledger.claim(10, LEASE)]
-    outcomes = [Done(), Failed(ValueError("odd")), Failed(KeyError("even")), Snoozed(timedelta(hours=1)), Released()]
     wanted = [outcomes[at % len(outcomes)] for at in range(len(claims))]
     policy = Policy(Fixed(timedelta(minutes=1)), jitter=jitter.full)  # a wait of its own for each
     group = [

@@ -59,7 +59,8 @@ class _Shape(NamedTuple):
 
     batch: Batch
     """What each task has of its own."""
-    ends: Batch
+    ends: Batch | None
+    """What tasks have in common; None where one end is that of all of them."""
     write: Compiled
     """It writes all of them or nothing, and says how many there were."""
     find_free: Compiled
@@ -73,7 +74,7 @@ class PostgresSettle:
     def __init__(self, dialect: Dialect, rows: SettleRows) -> None:
         self._dialect = dialect
         self._rows = rows
-        self._shapes: dict[tuple[bool, bool, bool], _Shape] = {}
+        self._shapes: dict[tuple[bool, bool, bool, bool], _Shape] = {}
 
     def prepare(self, settlements: Sequence[Settlement], now: datetime | None) -> None:
         """See `SettleWriter.prepare`: nothing waits while this process prepares."""
@@ -117,21 +118,22 @@ class PostgresSettle:
         rows = self._rows
         fences = [one.claim.claim_id for one in settlements]
         one_fence = is_one(fences)
-        form = wait, gated, one_fence
-        if form not in self._shapes:
-            self._shapes[form] = self._build(wait=wait, gated=gated, one_fence=one_fence)
-        shape = self._shapes[form]
         ends, which = _ends(settlements, gated=gated)
+        one_end = len(ends) == 1 and ends[0].explanation is None and not gated
+        form = wait, gated, one_fence, one_end
+        if form not in self._shapes:
+            self._shapes[form] = self._build(wait=wait, gated=gated, one_fence=one_fence, one_end=one_end)
+        shape = self._shapes[form]
         own: list[Sequence[Any]] = [
             [one.claim.task.id for one in settlements],
-            which,
+            *([] if one_end else [which]),
             [one.elapsed.total_seconds() for one in settlements],
             *([] if one_fence else [fences]),
             *([] if rows.started_at is not None else [[started_at(one.claim) for one in settlements]]),
             *rows.extra_by_columns(settlements),
         ]
         shared: list[Sequence[Any]] = [
-            range(len(ends)),
+            *([] if one_end else [range(len(ends))]),
             *rows.ends_by_columns(ends, now),
             [one.claim.task.failures + 1 for one in ends],
             [one.error_class for one in ends],
@@ -139,6 +141,8 @@ class PostgresSettle:
             *(zip(*map(_on_gate, ends), strict=True) if gated else ()),
         ]
         fence = {"fence": fences[0]} if one_fence else {}
+        if shape.ends is None:
+            return shape, {**shape.batch.of_columns([*own, *shared]), **fence}
         return shape, {**shape.batch.of_columns(own), **shape.ends.of_columns(shared), **fence}
 
     def _start(self, began: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -150,17 +154,22 @@ class PostgresSettle:
             else case((or_(*self._dialect.unreadable(start)), null()), else_=start)
         )
 
-    def _build(self, *, wait: bool, gated: bool, one_fence: bool) -> "_Shape":
+    def _build(self, *, wait: bool, gated: bool, one_fence: bool, one_end: bool) -> "_Shape":
         """End the claims, write the history and add up the minute, if all of them are ours; and which of them are."""
         rows, dialect = self._rows, self._dialect
         id_and_fence: Columns = {"id": rows.id.type, "claim_id": rows.fence.type}
         fences: Columns = {} if one_fence else {"claim_id": rows.fence.type}
         starts: Columns = {"started_at": Instant()} if rows.started_at is None else {}
-        own: Columns = {"id": rows.id.type, "which": Integer(), "duration": Float(), **fences, **starts, **rows.extra}
+        which: Columns = {} if one_end else {"which": Integer()}
+        own: Columns = {"id": rows.id.type, **which, "duration": Float(), **fences, **starts, **rows.extra}
         history: Columns = {"number": Integer(), "error_class": Text(), "explanation": Text()}
         gates: Columns = GATE_COLUMNS if gated else {}
-        of_batch, of_ends = Batch(dialect, own), Batch(dialect, {"place": Integer(), **rows.ends, **history, **gates})
-        batch = self._joined(of_batch.rows, of_ends.rows, one_fence=one_fence)
+        ends: Columns = {**rows.ends, **history, **gates}
+        if one_end:
+            of_batch, of_ends = Batch(dialect, {**own, **ends}, ends), None
+        else:
+            of_batch, of_ends = Batch(dialect, own), Batch(dialect, {"place": Integer(), **ends})
+        batch = self._joined(of_batch.rows, None if of_ends is None else of_ends.rows, one_fence=one_fence)
         if one_fence:  # without a join: a plan that takes the fence for rare would compare each with each
             by_id = dialect.batch_match(id_and_fence, "id", rows.id)
             assert by_id is not None
@@ -214,18 +223,21 @@ class PostgresSettle:
             parts += settle_gates(self._dialect, settled)
         return _Shape(of_batch, of_ends, Compiled(select(counted.c.amount).add_cte(*parts)), Compiled(select(free)))
 
-    def _joined(self, own: FromClause, ends: FromClause, *, one_fence: bool) -> FromClause:
+    def _joined(self, own: FromClause, ends: FromClause | None, *, one_fence: bool) -> FromClause:
         """The batch with the end of each task. An explanation becomes JSON once, for all tasks that have it.
+
+        Where all have the same, as when all are done, it stands beside each of them and nothing is joined.
 
         Each task has an end. PostgreSQL does not know that, and of an inner join it expects a two hundredth of the tasks, and then looks each of
         them up by itself among all ids.
         """
-        as_json = cast(ends.c.explanation, schema.attempt.c.explanation.type).label("explanation")
-        columns = [one for one in ends.c if one.name != "explanation"]
-        shared = select(*columns, as_json).cte("ends").prefix_with("MATERIALIZED")
-        told = [one for one in shared.c if one.name != "place"]
         fence = cast(bindparam("fence", type_=self._rows.fence.type), self._rows.fence.type).label("claim_id")
-        joined = select(*own.c, *told, *([fence] if one_fence else [])).outerjoin(shared, shared.c.place == own.c.which)
+        fences = [fence] if one_fence else []
+        if ends is None:
+            return select(*_with_json(own), *fences).subquery("batch_with_ends")
+        shared = select(*_with_json(ends)).cte("ends").prefix_with("MATERIALIZED")
+        told = [one for one in shared.c if one.name != "place"]
+        joined = select(*own.c, *told, *fences).outerjoin(shared, shared.c.place == own.c.which)
         return joined.subquery("batch_with_ends")
 
     def _build_rollup(self, condition: ColumnElement[bool]) -> Any:
@@ -241,6 +253,12 @@ class PostgresSettle:
         ).where(condition)
         made = self._dialect.insert(schema.minute).from_select(["minute", "ledger", "worker", *MEASURED], row)
         return add_up(made, MEASURED)
+
+
+def _with_json(ends: FromClause) -> list[ColumnElement[Any]]:
+    """What is said of ends, with the explanation as JSON."""
+    as_json = cast(ends.c.explanation, schema.attempt.c.explanation.type).label("explanation")
+    return [*(one for one in ends.c if one.name != "explanation"), as_json]
 
 
 def _on_gate(settlement: Settlement) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, FromClause, Integer, Text, Update, case, func, null
@@ -194,7 +195,7 @@ class Settling(LedgerBase):
         if not settlements:
             return []
         # In the order of ids, as every batch here: two batches that lock the same rows then never wait in a circle.
-        ordered = sorted(settlements, key=lambda one: one.claim.task.id)
+        ordered = sorted(settlements, key=_task_id)
         for state in {one.state for one in ordered}:
             check_transition(Act.SETTLE, State.CLAIMED, state)
             self.table.words.settled(state)  # raises where the table has no word for it
@@ -276,9 +277,12 @@ class Settling(LedgerBase):
         return await self.database.read(self._fences.ended_by, claims, self.name, worker) if claims else []
 
 
+_task_id = attrgetter("claim.task.id")
+
+
 def _meet(settlements: Sequence[Settlement]) -> bool:
     """Whether some of them are of the same task."""
-    return len({one.claim.task.id for one in settlements}) < len(settlements)
+    return len(set(map(_task_id, settlements))) < len(settlements)
 
 
 def _without(settlements: Sequence[Settlement], rest: Sequence[Settlement]) -> list[Settlement]:
