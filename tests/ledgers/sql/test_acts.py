@@ -1,12 +1,16 @@
-"""Cancelling in the caller's own transaction."""
+"""Acts on many rows: cancelling in the caller's own transaction, and pruning kind by kind."""
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 
 from redrive import Redrive
+from redrive.core.durations import ZERO
+from redrive.core.outcome import Done
 from redrive.core.states import State
 from redrive.errors import UsageError
+from redrive.ledgers.sql import acts
 from redrive.testing import temporary_url
-from tests.ledgers.homes import ADA, Home
+from tests.ledgers.homes import ADA, LEASE, Home, execute
 from tests.ledgers.shapes import FLAGS
 
 
@@ -39,6 +43,41 @@ async def test_what_is_held_is_left_alone(home: Home) -> None:
         )
     assert changed == []
     assert (await home.ledger.get(held)).state is State.CLAIMED  # type: ignore[union-attr]
+
+
+REFUSING = {
+    "sqlite": ["CREATE TRIGGER keep BEFORE DELETE ON redrive_task WHEN old.kind = 'kept' BEGIN SELECT RAISE(ABORT, 'by law'); END"],
+    "postgres": [
+        "CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''by law''; END'",
+        "CREATE TRIGGER keep BEFORE DELETE ON redrive_task FOR EACH ROW WHEN (old.kind = 'kept') EXECUTE FUNCTION keep()",
+    ],
+}  # fmt: skip
+
+
+WILLING = {"sqlite": ["DROP TRIGGER keep"], "postgres": ["DROP FUNCTION keep CASCADE"]}
+
+
+@pytest.mark.homes(lambda table: table.name == "redrive_task")
+async def test_old_tasks_go_kind_by_kind(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all kinds, in several looks and up to the limit; a kind whose rows nobody may delete keeps no other from it, and is told."""
+    monkeypatch.setattr(acts, "KINDS_PER_LOOK_MAX", 2)
+    kinds = ["kept", "later", "mail", "print", "scan"]
+    for kind in kinds:
+        await home.ledger.add([home.new(kind=kind), home.new(kind=kind)])
+    for claim in await home.ledger.claim(10, LEASE):
+        await home.settle(claim, Done())
+    await home.ledger.add([home.new(kind="mail"), home.new(kind="waits")])
+    await execute(home.database, REFUSING[home.store])
+    try:
+        gone = [await home.ledger.prune([State.DEAD, State.DONE], ZERO, limit=3) for _ in range(4)]
+        assert sum(gone) == 8
+        assert max(gone) == 3
+        with pytest.raises(DBAPIError, match="by law"):
+            await home.ledger.prune([State.DEAD, State.DONE], ZERO, limit=3)
+    finally:  # the tables are those of the next test, too
+        await execute(home.database, WILLING[home.store])
+    counts = await home.ledger.counts()
+    assert (counts[State.DONE], counts[State.WAITING]) == (2, 2)
 
 
 def test_a_lane_that_was_never_opened_says_so() -> None:

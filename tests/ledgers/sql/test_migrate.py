@@ -24,6 +24,7 @@ from redrive.ledgers.sql.migrations.versions import (
     redrive_0006_audit,
     redrive_0012_probes,
     redrive_0013_signs,
+    redrive_0014_one_index_less,
 )
 from redrive.ledgers.sql.predicates import ledger_indexes
 from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
@@ -193,7 +194,7 @@ async def test_two_databases_migrate_at_once(empty_url: str, tmp_path: Any) -> N
     [
         ([redrive_0003_gates, redrive_0012_probes], "gate"),
         ([redrive_0006_audit], "audit"),
-        ([redrive_0013_signs], "tries_a_minute"),
+        ([redrive_0013_signs, redrive_0014_one_index_less], "tries_a_minute"),
     ],
 )
 async def test_it_can_be_taken_back(empty_url: str, migrations: Sequence[Any], word: str) -> None:

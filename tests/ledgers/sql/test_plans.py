@@ -217,6 +217,25 @@ async def test_batches_are_not_compared_each_with_each(home: Home) -> None:
         assert "Nested Loop" not in settle, settle
 
 
+@pytest.mark.homes(lambda table: table.name == "redrive_task")
+async def test_what_is_old_is_found_without_a_look_at_what_is_not(home: Home) -> None:
+    """What may go is read from the index by kind, state and instant, of however many kinds, and what has ended since is not looked at."""
+    await park(home)
+    for kinds in (["mail"], ["mail", "print", "scan"]):
+        old = home.ledger._acting.old([State.DONE], kinds)
+        plan, gone = await plans(home, home.ledger._prune, old, hours(1), 10)
+        assert gone == 0, "nothing is that old"
+        assert_flat(home, plan, "kind")
+        if home.store == "postgres":
+            found = [line for line in plan.splitlines() if "Index Cond" in line and "state" in line]
+            assert found, plan
+            assert all(
+                f"({column}" in line or f" {column}" in line for line in found for column in ("kind", "ended_at")
+            ), plan
+        else:
+            assert "(kind=? AND state=? AND ended_at<?)" in plan, plan
+
+
 @pytest.mark.homes(lambda table: table.kind is not None and table.name not in ("command", "commandbus_command"))
 async def test_pages_for_people_are_served_by_indexes(home: Home) -> None:
     """Pages of each state and kind read the index that holds just their rows, whatever else is in the table."""

@@ -33,6 +33,7 @@ from sqlalchemy.exc import DBAPIError
 
 from redrive.core.effect_mark import EffectAnswer
 from redrive.core.states import TERMINAL, Act, State, check_transition, sources
+from redrive.core.table import TASKS
 from redrive.core.task import TaskId
 from redrive.errors import StaleError, UsageError
 from redrive.ledgers.sql import schema
@@ -40,6 +41,8 @@ from redrive.ledgers.sql.audit_lines import record
 from redrive.ledgers.sql.base import ANNOUNCE_HORIZON, IDS_MAX
 from redrive.ledgers.sql.batches import Batch
 from redrive.ledgers.sql.database import StillLocked, callers_connection, run_within
+from redrive.ledgers.sql.due import KINDS_PER_LOOK_MAX
+from redrive.ledgers.sql.ended_kinds import ended_kinds
 from redrive.ledgers.sql.gate_rows import NamedGate
 from redrive.ledgers.sql.gates import Gating
 from redrive.ledgers.sql.mapped import Mapped
@@ -124,8 +127,8 @@ class ActStatements:
         ended = or_(*(rows.state(before) for before in sources(Act.RETURN, State.WAITING)))
         return mapped.update(values).where(self.return_batch.match("id", mapped.id), ended).returning(mapped.id)
 
-    def old(self, states: Sequence[State]) -> Select[Any]:
-        """Up to `limit` rows that ended in one of the states longer than `age` ago, and that no foreign key keeps."""
+    def old(self, states: Sequence[State], kinds: Sequence[str] | None = None) -> Select[Any]:
+        """Up to `limit` rows that ended in one of the states longer than `age` ago, and that no foreign key keeps; of all kinds or of some."""
         if not set(states) <= TERMINAL:
             raise UsageError(f"only tasks that have ended can be pruned, not {', '.join(states)}")
         mapped, old = self._mapped, []
@@ -134,7 +137,8 @@ class ActStatements:
                 ended_at = self._ended_at(state)
                 old.append(and_(mapped.rows.state(state), comparable(ended_at) <= mapped.dialect.ago(ended_at)))
         free = [~pointed_at for pointed_at in mapped.kept_by()]
-        few = select(mapped.id).where(or_(false(), *old), *free).limit(bindparam("limit", type_=Integer))
+        of_kinds = [] if kinds is None else [mapped.rows.column("kind").in_(kinds)]
+        few = select(mapped.id).where(*of_kinds, or_(false(), *old), *free).limit(bindparam("limit", type_=Integer))
         return few.with_for_update(skip_locked=True)
 
     def prune(self, old: Select[Any]) -> Any:
@@ -363,9 +367,30 @@ class Acting(Gating):
 
     async def prune(self, states: Sequence[State], older_than: timedelta, *, limit: int = 1000) -> int:
         """See `Ledger.prune`."""
+        gone, refused = 0, None
+        for old in await self._old(states):
+            try:
+                gone += await self.database.write(self._prune, old, older_than, limit - gone)
+            except DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
+                refused = refused or error  # others may go all the same
+            if gone >= limit:
+                break
+        if refused is not None and not gone:
+            raise refused
+        return gone
+
+    async def _old(self, states: Sequence[State]) -> list[Select[Any]]:
+        """What is old, as an index finds it: of our own table a state and some kinds at once."""
         if not states:
-            return 0
-        return await self.database.write(self._prune, self._acting.old(states), older_than, limit)
+            return []
+        whole = self._acting.old(states)
+        if self.table != TASKS:
+            return [whole]
+        kinds = await self.database.read(ended_kinds)
+        some = [kinds[start : start + KINDS_PER_LOOK_MAX] for start in range(0, len(kinds), KINDS_PER_LOOK_MAX)]
+        return [self._acting.old([state], these) for state in states for these in some]
 
     def unprunable(self, state: State) -> str | None:
         """Why tasks that ended so cannot be pruned; None if they can."""

@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, Connection, Float, Select, and_, bindparam
 
 from redrive.core.states import State
 from redrive.core.table import TASKS
-from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.due import KINDS_LISTED_MAX, KINDS_PER_LOOK_MAX
+from redrive.ledgers.sql.ended_kinds import ended_kinds
 from redrive.ledgers.sql.ledger import SqlLedger
 from redrive.ledgers.sql.predicates import Branch
 from redrive.operator.cursors import Position
@@ -100,7 +100,7 @@ class IndexOrder:
         if asked.state is None:
             return None
         is_open = asked.state in OPEN
-        kinds = await self._ledger.open_kinds() if is_open else await self._reads.page(_ended_kinds)
+        kinds = await self._ledger.open_kinds() if is_open else await self._reads.page(ended_kinds, KINDS_LISTED_MAX)
         return None if len(kinds) >= KINDS_LISTED_MAX else [*kinds]
 
     def _branches(
@@ -168,14 +168,3 @@ class IndexOrder:
             return 0
         counts = [select(func.count().label("amount")).select_from(one.source).where(one.where) for one in branches]
         return int(connection.execute(select(func.sum(union_all(*counts).subquery().c.amount))).scalar_one())
-
-
-def _ended_kinds(connection: Connection) -> list[str]:
-    """The kinds of what has ended, in our own table: one probe of the index for each."""
-    t = schema.task
-    has_ended = t.c.ended_at.is_not(None)
-    scan = select(func.min(t.c.kind).label("kind")).where(has_ended).cte("kinds", recursive=True)
-    following = select(func.min(t.c.kind)).where(has_ended, t.c.kind > scan.c.kind).scalar_subquery()
-    scan = scan.union_all(select(following).where(scan.c.kind.is_not(None)))
-    found = select(scan.c.kind).where(scan.c.kind.is_not(None)).limit(KINDS_LISTED_MAX)
-    return list(connection.execute(found).scalars())
