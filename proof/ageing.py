@@ -53,7 +53,7 @@ def ageing(short: bool) -> Iterator[Found]:
     for store in STORES[1:] if short else STORES:
         with ground_on(store, in_memory=True) as ground:
             command = [sys.executable, "-W", "ignore", "-m", "proof.ageing", ground.url, str(hours), str(rate)]
-            said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+            said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
         told = [json.loads(line) for line in said.splitlines()]
         third = max(1, len(told) // 3)
         first, last = _middle(told[1 : third + 1]), _middle(told[-third:])

@@ -10,7 +10,7 @@ from redrive.core.cause import cause_of
 from redrive.core.decide import Settlement, decide
 from redrive.core.durations import seconds
 from redrive.core.histograms import RAN_SECONDS
-from redrive.core.outcome import Done, Failed, Outcome, Released
+from redrive.core.outcome import Done, Failed, LeaseExpired, Outcome, Released
 from redrive.core.policy import Policy
 from redrive.core.preview import preview
 from redrive.core.states import State
@@ -70,6 +70,19 @@ def test_tries_failures_and_ends_are_counted_by_kind() -> None:
     assert mail.last_failure - START >= seconds(5)
     assert sum(mail.ran) == 3
     assert row(list(taken.minutes), "pay").done == 1
+
+
+def test_what_was_lost_beside_others_is_no_failure_of_its_kind() -> None:
+    """Nobody is charged when a worker is killed, and nobody is told that the kind fails; what kills a worker alone is charged and told."""
+    counted = tally()
+    counted.add([settled(LeaseExpired())])
+    [beside] = counted.take().minutes
+    assert (beside.kind, beside.cause, beside.tries, beside.failures) == ("mail", WHOLE, 1, 0)
+    claim = settled(Done()).claim.alone()
+    counted.add([decide(claim, LeaseExpired(), POLICY, elapsed=timedelta(seconds=1))])
+    taken = counted.take()
+    assert row(list(taken.minutes), "mail").failures == 1
+    assert [one.kind for one in taken.causes] == ["mail"]
 
 
 def test_the_first_and_the_last_of_a_minute_are_kept() -> None:

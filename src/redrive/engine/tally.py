@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from redrive.core.cause import cause_of
-from redrive.core.decide import Settlement
+from redrive.core.decide import SUSPECT, Settlement
 from redrive.core.durations import ZERO
 from redrive.core.failure import redact
 from redrive.core.histograms import RAN, RAN_SECONDS
@@ -128,12 +128,17 @@ class KindTally:
             _log.exception("what was settled in %s could not be counted", self._ledger)
 
     def _add(self, settled: Iterable[Settlement]) -> None:
-        """All of a group ended at about the same time: that of the last one stands for all."""
+        """All of a group ended at about the same time: that of the last one stands for all.
+
+        A try that was lost beside others is no failure of its kind: any of them may have killed the worker, or somebody has.
+        """
         alike: dict[tuple[str, str, State, bool, bool, int], int] = {}
         failed: dict[tuple[str, str | None, str | None, bool], int] = {}
         claim, elapsed, dead = None, ZERO, State.DEAD
         for claim, outcome, state, _, _, error, explanation, elapsed, _ in settled:
             task = claim.task
+            if explanation is not None and explanation.verdict == SUSPECT:
+                explanation = None
             key = (
                 task.kind, outcome, state, explanation is not None, task.failures == 0,
                 bisect_right(RAN_SECONDS, elapsed.total_seconds()),
