@@ -96,5 +96,5 @@ def _settlement(one: Attempt, kind: str) -> Any:
     """As the worker counted it: a claim, what became of it, and why."""
     elapsed = one.ended_at - (one.started_at or one.ended_at)
     claim = SimpleNamespace(task=SimpleNamespace(kind=kind, failures=one.number - 1), claimed_at=one.ended_at - elapsed)
-    explained = SimpleNamespace(stack=SimpleNamespace(at=line_of(one)))
+    explained = SimpleNamespace(verdict=(one.explanation or {}).get("verdict"), stack=SimpleNamespace(at=line_of(one)))
     return (claim, "failed", State.WAITING, None, None, one.error, explained, elapsed, None)
