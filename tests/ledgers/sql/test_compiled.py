@@ -1,15 +1,18 @@
 """Statements that the driver runs: what they return and raise is what SQLAlchemy would."""
 
+import gc
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import Connection, Integer, bindparam, event, insert, literal, select
+from sqlalchemy import Connection, Engine, Integer, bindparam, event, insert, literal, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.sql.compiler import SQLCompiler
 
+from redrive.ledgers.open import open_database
 from redrive.ledgers.sql import schema
-from redrive.ledgers.sql.compiled import OWN, Compiled
+from redrive.ledgers.sql.compiled import KEPT_MAX, OWN, Compiled
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.times import Instant
 
@@ -123,3 +126,23 @@ async def test_a_parameter_that_is_missing_is_an_error(database: Database) -> No
     assert list(await database.read(statement.rows, {"one": 1, "other": None})) == [(1, None)]
     with pytest.raises(KeyError, match="other"):
         await database.read(statement.rows, {"one": 1})
+
+
+async def test_what_people_filter_by_does_not_pile_up(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements of ever new forms are forgotten again: a process keeps a few hundred of them, and not each that somebody has asked for."""
+    monkeypatch.delattr(Engine, "_compiled_cache")  # the one that all tests share; each engine has its own now
+
+    def compiled() -> int:
+        gc.collect()
+        return sum(isinstance(one, SQLCompiler) for one in gc.get_objects())
+
+    def ask(connection: Connection) -> None:
+        for number in range(2 * KEPT_MAX):
+            connection.execute(select(literal(number).label(f"n{number}"))).all()
+
+    database = open_database(url, durable=False)
+    before = compiled()
+    await database.read(ask)
+    kept = compiled() - before
+    await database.close()
+    assert KEPT_MAX <= kept <= 1.5 * KEPT_MAX + 20  # and what opening the database has asked

@@ -26,7 +26,7 @@ from sqlalchemy.util import await_only
 from redrive.errors import MissingExtraError, SettingsError
 from redrive.ledgers.postgres.dialect import PostgresDialect
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
-from redrive.ledgers.sql.compiled import OWN, Compiled
+from redrive.ledgers.sql.compiled import KEPT_MAX, OWN, Compiled
 from redrive.ledgers.sql.database import Changes, OpenTransaction, call_all, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.json_text import decode_json
@@ -66,7 +66,10 @@ class _Pools:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._opened: WeakSet[Any] = WeakSet()
         self.engine = of.make_engine(
-            opened=self._opened, settings={"enable_seqscan": "off", "jit": "off"}, isolation_level="AUTOCOMMIT"
+            opened=self._opened,
+            settings={"enable_seqscan": "off", "jit": "off"},
+            isolation_level="AUTOCOMMIT",
+            query_cache_size=KEPT_MAX,
         )
         self.atomic = self.engine.execution_options(isolation_level=of.isolation)
         self.user_engine = of.make_engine("handler", own=False, opened=self._opened, isolation_level=of.user_isolation)

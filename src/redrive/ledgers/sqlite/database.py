@@ -24,7 +24,7 @@ from sqlalchemy.pool import NullPool, QueuePool
 
 from redrive.errors import SettingsError, UsageError
 from redrive.ledgers.sql.beside_the_loop import terminate_on_the_loop
-from redrive.ledgers.sql.compiled import OWN
+from redrive.ledgers.sql.compiled import KEPT_MAX, OWN
 from redrive.ledgers.sql.database import Changes, OpenTransaction, run_collecting, user_transaction
 from redrive.ledgers.sql.forks import leave_to_parent, watch_forks
 from redrive.ledgers.sql.waiters import Waiters, WakeUps
@@ -299,6 +299,7 @@ class SqliteDatabase:
             poolclass=pool,
             connect_args={"check_same_thread": False},
             execution_options={OWN: True},
+            query_cache_size=KEPT_MAX,
             **options,
         )
 
