@@ -31,7 +31,8 @@ from redrive.core.outcome import Done, Failed, Outcome
 from redrive.core.policy import Policy
 from redrive.core.task import Claim
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import TransientError
 from redrive.events import AttemptEnded, Event
 from redrive.items import Head, Part

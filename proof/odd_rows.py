@@ -21,7 +21,8 @@ from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.table import LedgerTable, Words
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import TableError, TransientError
 from redrive.ledgers.open import open_database, open_ledger
 from redrive.ledgers.sql.database import Database

@@ -231,6 +231,9 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "self._turn -= 1": f"{SAME}: only whether it has changed is looked at",
         'self._runs = ""': f"{SAME}: the line is then started anew, each run as it was",
     },
+    "engine.leases": {
+        "case ClaimLocked(): pass  # not extended and not lost: tried again soon": f"{SAME}: what fits no case is left as it is",
+    },
     "engine.patience": {
         "self._away = None": f"{SAME}: it is asked whether, not what",
         "ceiling = min(CAP_SECONDS, FIRST_SECONDS * 2 ** min(tries, 11))": f"{SAME}: it is the cap from the sixth on",
@@ -259,7 +262,6 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "stop = self._asked.get((claim.task.id, claim.claim_id)) if (self._asked) or True else None": QUICK,
     },
     "engine.worker": {
-        "case ClaimLocked(): pass  # not extended and not lost: tried again soon": f"{SAME}: what fits no case is left as it is",
         'assert handler is not None, "XXa ledger hands out the kinds that it was asked forXX"': f"the text {NEVER}",
         'asyncio.create_task(self._extend_for_ever(), name="REDRIVE-EXTEND"),': NAMED,
         "ran_for = timedelta(microseconds=(time.monotonic_ns() - began) // 1001)": f"{SAME} but for a thousandth of how long it ran",

@@ -25,7 +25,8 @@ from redrive.core.table import TASKS
 from redrive.core.task import Claim, ClaimLocked, NewTask
 from redrive.engine import worker as engine
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import BusinessError, LedgerAwayError, RedriveError
 from redrive.events import Event, SettleLost
 from redrive.ledgers.sql import schema

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from redrive.core.table import TASKS, LedgerTable
-from redrive.engine.worker import Worker, WorkerSettings, worker_name
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings, worker_name
 from redrive.errors import HandlerError, UsageError
 from redrive.lane import Lane
 from redrive.ledgers.sql.beside import Beside

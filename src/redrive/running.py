@@ -13,7 +13,7 @@ from redrive.app import Redrive, Workers
 from redrive.chores import PROVE_EVERY, WriteProof, repeat
 from redrive.core.states import State
 from redrive.engine.patience import Patience
-from redrive.engine.worker import WorkerSettings, worker_name
+from redrive.engine.worker_settings import WorkerSettings, worker_name
 from redrive.lane import Lane
 from redrive.observe.metrics import GATES_MAX, MetricsObserver
 from redrive.operator.alert_rules import EVERY as ALERTS_EVERY

@@ -20,7 +20,7 @@ from redrive.core.durations import DURATION_MAX, format_duration, parse_duration
 from redrive.core.failure import redact
 from redrive.core.gate_rules import read_rate
 from redrive.core.states import State
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import SettingsError, UsageError
 
 ADMIN_KEY_CHARS_MIN = 16

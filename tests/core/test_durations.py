@@ -25,7 +25,7 @@ from redrive.core.durations import (
 from redrive.core.outcome import Snoozed
 from redrive.core.policy import Policy
 from redrive.core.states import State
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import DurationError, RedriveError
 from redrive.lane import make_task
 

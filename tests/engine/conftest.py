@@ -7,7 +7,7 @@ import pytest
 
 from redrive.ledgers.open import own_ledger
 from redrive.ledgers.sql.ledger import SqlLedger
-from tests.engine.workbench import Heard
+from tests.engine.workbench import Gate, Heard
 
 
 @pytest.fixture
@@ -31,3 +31,9 @@ def real_ledger(real_time_database: Any) -> SqlLedger:
 def threads() -> Any:
     with ThreadPoolExecutor(4) as pool:
         yield pool
+
+
+@pytest.fixture
+async def gate() -> Gate:
+    """A handler that lets nobody out by itself."""
+    return Gate()

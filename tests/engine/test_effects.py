@@ -29,7 +29,7 @@ from redrive.effects import CannotTell, Effect, Happened, NotHappened
 from redrive.engine.effect_entry import EffectEntry, is_definite
 from redrive.engine.effects import settle_losses
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, StaleError, UsageError
 from redrive.testing import VirtualClock, assert_dead, assert_done, assert_waiting, drain
 from tests.core.test_decide import FENCE, NOW, claim_of

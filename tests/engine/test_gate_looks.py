@@ -8,7 +8,7 @@ from redrive import Context, Redrive, Task, TransientError
 from redrive.core.durations import seconds
 from redrive.core.task import Claim
 from redrive.engine.gate_looks import Discovery, GateLooks
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.gates import Breaker
 from tests.core.test_decide import claim_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from redrive import Redrive
 from redrive.engine.reserve import Reserve
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from tests.core.test_decide import claim_of
 from tests.engine.test_gate_looks import Ticks
 

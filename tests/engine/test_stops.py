@@ -15,7 +15,7 @@ from redrive.core.task import Claim
 from redrive.effects import Effect, NotHappened
 from redrive.engine import stops as module
 from redrive.engine.stops import Stops
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import UsageError
 from redrive.testing import VirtualClock, drain
 from tests.breadth import WIDE

@@ -11,7 +11,8 @@ from redrive.core.jitter import none
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import NewTask
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.ports import Actor
 from tests.engine.workbench import STEADY, add, handlers_of
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from redrive import Context, Fixed, Policy, Task, TransientError, jitter, seconds
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.ledgers.aws import sweep
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.ledger import DynamoLedger

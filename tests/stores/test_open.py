@@ -6,7 +6,7 @@ import pytest
 
 from redrive import Redrive
 from redrive.core.table import LedgerTable
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import SettingsError, UsageError
 from redrive.stores.aws import read_url
 from redrive.stores.open import open_store

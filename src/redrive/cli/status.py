@@ -19,7 +19,7 @@ from redrive.cli.opened import Ledgers, on_ledgers
 from redrive.cli.options import AppOption, DatabaseOption, JsonOption, duration_option
 from redrive.cli.output import PROBLEM, out, print_json
 from redrive.cli.where import Where
-from redrive.engine.worker import worker_name
+from redrive.engine.worker_settings import worker_name
 from redrive.lane import Lane
 from redrive.operator.verdict import (
     ButtonAct,

@@ -28,7 +28,8 @@ from redrive.core.backoff import Fixed
 from redrive.core.policy import Policy
 from redrive.core.states import State
 from redrive.core.task import Attempt, Task, TaskId
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import UsageError
 from redrive.lane import make_task
 from redrive.ledgers.sql import schema

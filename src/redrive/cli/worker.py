@@ -23,7 +23,7 @@ from redrive.cli.output import say
 from redrive.cli.processes import SecondPress, Supervisor
 from redrive.core.durations import format_duration
 from redrive.core.failure import redact
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import UsageError
 from redrive.running import Running, tuned_runner
 from redrive.settings import Settings, load_settings

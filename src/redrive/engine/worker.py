@@ -7,30 +7,28 @@ claims only what its free slots can start, so a crash charges only what was real
 import asyncio
 import contextlib
 import math
-import os
-import secrets
-import socket
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from uuid import UUID, uuid4
 
 from redrive.core.decide import decide
-from redrive.core.durations import ZERO, SpanField, format_duration, read_span
+from redrive.core.durations import ZERO
 from redrive.core.outcome import LeaseExpired, Released
-from redrive.core.states import TERMINAL, State
 from redrive.core.stop import Stop
-from redrive.core.task import Claim, ClaimLocked, ClaimLost, TaskId
+from redrive.core.task import Claim
 from redrive.engine.announce import announce
+from redrive.engine.asks import Asks
 from redrive.engine.gate_looks import LOOK_AGAIN as GATE_LOOK_AGAIN
 from redrive.engine.gate_looks import GateLooks
-from redrive.engine.handlers import Handler, Handlers
+from redrive.engine.handlers import Handlers
+from redrive.engine.held import Running
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
 from redrive.engine.lanes import Lanes
+from redrive.engine.leases import Leases
+from redrive.engine.nap import Nap
 from redrive.engine.patience import Patience
 from redrive.engine.pauses import Pauses
 from redrive.engine.places import Places
@@ -40,7 +38,7 @@ from redrive.engine.settler import Settler
 from redrive.engine.stops import Stops
 from redrive.engine.tally import KindTally
 from redrive.engine.watchdog import Watchdog
-from redrive.errors import LedgerAwayError, SettingsError
+from redrive.engine.worker_settings import WorkerSettings, worker_name
 from redrive.events import AttemptEnded, AttemptStarted, Event, LoopBlocked, SettleLost, ThreadsLeft
 from redrive.ports import Ledger, Observer, Waiter
 
@@ -57,74 +55,6 @@ CHANGE_LOOK = timedelta(seconds=0.5)
 within a second though word of it was lost."""
 CANCEL_PATIENCE_SECONDS = 2.0
 STOP_LOOK_SECONDS = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerSettings:
-    """How a worker works; the defaults are sane."""
-
-    concurrency: int = 100
-    """How many handlers run at once. Where tasks have tenants a quarter more, for tenants that have less than their share."""
-    lease: SpanField = SpanField(timedelta(seconds=30))
-    """How long a claim holds without a sign of life; extended at half time."""
-    batch: int = 1000
-    """How many tasks are claimed or settled in one statement, at most."""
-    grace: SpanField = SpanField(timedelta(seconds=10))
-    """How long a stopping worker waits for its handlers before it releases them."""
-    poll: SpanField = SpanField(timedelta(seconds=1))
-    """The safety net: how long a worker waits for a wake-up before it looks by itself."""
-    retention: Mapping[State, timedelta] = field(default_factory=dict)
-    """How long ended tasks are kept, by state; a state that is not named here is kept for ever."""
-    prune_every: SpanField = SpanField(timedelta(hours=1))
-    """How often tasks older than that are deleted."""
-
-    def __post_init__(self) -> None:
-        for name, most in (("concurrency", 10_000), ("batch", 5_000)):
-            amount = getattr(self, name)
-            if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= most:
-                raise SettingsError(f"{name} must be a whole number from 1 to {most:,}, not {amount!r}")
-        for name, least in (("lease", 1), ("poll", 0.01), ("grace", 0), ("prune_every", 1)):
-            if getattr(self, name) < timedelta(seconds=least):
-                raise SettingsError(f"{name} must be at least {least}s, not {format_duration(getattr(self, name))}")
-        for state in self.retention:
-            if state not in TERMINAL:
-                raise SettingsError(f"retention is for tasks that have ended, not for {state!r}")
-        kept = {state: read_span("retention", span) for state, span in self.retention.items()}
-        object.__setattr__(self, "retention", kept)
-
-
-def worker_name() -> str:
-    """A name that no other worker has: host, process and a few random letters."""
-    return f"{socket.gethostname()[:40]}:{os.getpid()}:{secrets.token_hex(3)}"
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """A claim, and when it was last extended."""
-
-    claim: Claim
-    extended_at: float
-    lost: bool = field(default=False, kw_only=True)
-
-
-@dataclass(slots=True, eq=False)
-class _Running(_Held):
-    """One run; compared by identity, because a lost run and the next one of the same task may overlap."""
-
-    handler: Handler
-    task: asyncio.Task[None] | None = None
-    fencing: asyncio.Task[Claim | None] | None = None
-    """The fence of a run alone, asked for. Until it is answered nobody knows which of the two fences the row has."""
-    stopped: bool = False
-    """Whether the worker itself cancelled it; whatever else cancels a run is the handler's doing."""
-
-    def is_stopped(self) -> bool:
-        return self.stopped
-
-    def stop(self) -> None:
-        self.stopped = True
-        if self.task is not None:
-            self.task.cancel()
 
 
 class Worker:
@@ -161,30 +91,29 @@ class Worker:
         self._runner = Runner(ledger, self.name, self._threads, around, self._stops)
         self.tally = KindTally(ledger.name, handlers)
         """What it has counted of each kind, for whoever writes it down."""
+        self._nap = Nap()
         self._lanes = Lanes(self._run_one)
         self._settler = Settler(
             ledger, self.name, self._patience, self._tell, batch=self._batch, observed=bool(self._observers),
-            plan=self._plan_retry, tally=self.tally, more_to_come=self._lanes.has_line,
+            plan=self._nap.end_in, tally=self.tally, more_to_come=self._lanes.has_line,
         )  # fmt: skip
         self._keeper = Keeper(
             ledger, handlers, self._settler, self._patience, self._tell,
             held=self._held, lease=self._settings.lease,
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
-        self._running: set[_Running] = set()
+        self._running: set[Running] = set()
         self._places = Places(handlers, ledger, sharers)
-        self._suspects: deque[_Running] = deque()
+        self._suspects: deque[Running] = deque()
         self._alone: asyncio.Task[None] | None = None
-        self._extending = asyncio.Lock()
+        self._leases = Leases(
+            ledger, self.name, self._running, self._settler, self._patience,
+            lease=self._settings.lease, batch=self._batch,
+        )  # fmt: skip
         self._slot_freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._until_idle = False
-        self._retry_at = math.inf
-        self._napping: asyncio.Timeout | None = None
-        self._asking: asyncio.Task[list[Claim]] | None = None
-        self._fence = uuid4()
-        self._unheard = False
-        self._for_reserve = False
+        self._asks = Asks(ledger, self._settings.lease, self._held)
         self._watchdog = Watchdog(self._kinds_of, self._tell_blocked)
         self.ready = asyncio.Event()
         """Set after the first look for work was answered."""
@@ -237,7 +166,7 @@ class Worker:
         with self._watchdog:
             helpers = [
                 asyncio.create_task(self._settler.run(), name="redrive-settle"),
-                asyncio.create_task(self._extend_for_ever(), name="redrive-extend"),
+                asyncio.create_task(self._leases.run(), name="redrive-extend"),
                 asyncio.create_task(self._keeper.run(), name="redrive-keep"),
                 asyncio.create_task(
                     self._stops.watch(self._ledger, lambda: bool(self._running), self._stop_asked), name="redrive-stops"
@@ -277,21 +206,21 @@ class Worker:
         tries = 0
         woken = False
         while True:
-            if self._asking is None:
+            if not self._asks.under_way:
                 free = await self._free_slots(waiter)
                 self._heed(waiter)
-                self._retry_at = math.inf
+                self._nap.begin()
             asked_at = time.monotonic()
             try:
-                if self._asking is None:
-                    if self._unheard:
-                        self._ask_again()
+                if not self._asks.under_way:
+                    if self._asks.unheard:
+                        self._asks.send_again()
                     elif free <= 0:
                         await self._ask_for_reserve()
                     else:
                         await self._looks.prepare()
                         self._ask(*self._places.portion(free, await self._kinds.to_claim()))
-                recalling, for_reserve = self._unheard, self._for_reserve
+                recalling, for_reserve = self._asks.unheard, self._asks.for_reserve
                 claims = await self._answer()
                 if not claims and for_reserve and not recalling:
                     self._answered(asked_at)
@@ -308,7 +237,7 @@ class Worker:
                         continue
                     soon = woken or self._until_idle
                     look_again = GATE_LOOK_AGAIN if self._looks.lively else LOOK_AGAIN
-                    woken = await self._nap(waiter, look_again if soon else await self._idle_time(waiter))
+                    woken = await self._nap.take(waiter, look_again if soon else await self._idle_time(waiter))
             except Exception as error:  # whatever it is, the ledger may be well again later
                 self._patience.away(error, asked_at=asked_at)
                 tries += 1
@@ -323,26 +252,6 @@ class Worker:
                     self._start(claim, now)
                 woken = True  # work comes in groups: look once more soon after the last
                 await asyncio.sleep(0)
-
-    async def _nap(self, waiter: Waiter, span: timedelta) -> bool:
-        """Wait for a wake-up, but not beyond the next retry that this worker itself has written meanwhile."""
-        ends = min(asyncio.get_running_loop().time() + span.total_seconds(), self._retry_at)
-        try:
-            async with asyncio.timeout_at(ends) as self._napping:
-                return await waiter.wait(span)
-        except TimeoutError:
-            return False
-        finally:
-            self._napping = None
-
-    def _plan_retry(self, delay: timedelta) -> None:
-        """Look again when this retry is due, though it was not there when the nap began."""
-        at = asyncio.get_running_loop().time() + delay.total_seconds()
-        if at < self._retry_at:
-            self._retry_at = at
-            nap = self._napping
-            if nap is not None and not nap.expired() and ((ends := nap.when()) is None or at < ends):
-                nap.reschedule(at)
 
     def _answered(self, asked_at: float) -> None:
         self._patience.back(asked_at=asked_at)
@@ -361,26 +270,13 @@ class Worker:
         left = self._settings.concurrency + self._reserve.size - len(self._running)
         most, busy = self._reserve.portion(left, (one.claim for one in self._running))
         limit, kinds = self._places.portion(most, await self._kinds.to_claim())
-        self._fence, self._for_reserve = uuid4(), True
         self._looks.skip()
-        claiming = self._ledger.claim(
-            limit, self._settings.lease, kinds=kinds, fence=self._fence, held=self._held, busy=busy
-        )
-        self._asking = asyncio.create_task(claiming)
+        self._asks.send(limit, kinds, busy=busy)
 
     def _ask(self, free: int, kinds: list[str]) -> None:
         """Send for as many tasks as free slots can start."""
-        limit, lease = min(free, self._batch), self._settings.lease
-        self._fence, self._for_reserve = uuid4(), False
-        # A task of its own: a claim whose answer nobody awaits any more would hold its tasks until the lease ends.
-        claiming = self._ledger.claim(
-            limit, lease, kinds=kinds, fence=self._fence, held=self._held, gates=self._looks.take(limit)
-        )
-        self._asking = asyncio.create_task(claiming)
-
-    def _ask_again(self) -> None:
-        """Send for what a claim may have taken whose answer was lost: it would be held, never run, and charged in the end."""
-        self._asking = asyncio.create_task(self._ledger.recall(self._fence, self._settings.lease))
+        limit = min(free, self._batch)
+        self._asks.send(limit, kinds, gates=self._looks.take(limit))
 
     def _ask_ahead(self, claims: list[Claim]) -> None:
         """Send for the next tasks before these are run, if these filled the batch and there are slots for more.
@@ -398,18 +294,9 @@ class Worker:
             self._ask(left, kinds)
 
     async def _answer(self) -> list[Claim]:
-        """What was sent for."""
-        asking = self._asking
-        assert asking is not None
-        try:
-            claims = await asyncio.shield(asking)
-        except Exception as error:
-            self._asking = None
-            # Asked until the ledger answers; if it cannot, what was taken comes back by its lease.
-            self._unheard = not self._unheard or isinstance(error, LedgerAwayError)
-            raise
-        self._asking, self._unheard = None, False  # not when cancelled: what comes then must be given back
-        if self._for_reserve:
+        """What was sent for, and what it tells of where to look next."""
+        claims = await self._asks.answer()
+        if self._asks.for_reserve:
             self._reserve.looked(claims)
         elif self._looks.answered(claims):
             self._reserve.see(claims)
@@ -421,27 +308,11 @@ class Worker:
 
     async def _give_back(self) -> None:
         """A worker that stops does not keep what it has just sent for, though it may not have heard of it."""
-        if self._asking is None and not self._unheard:
-            return
-        claims = None if self._asking is None else await self._answer_in_time()
-        if claims is None:
-            self._ask_again()
-            claims = await self._answer_in_time()
-        for claim in claims or ():
+        for claim in await self._asks.end(CANCEL_PATIENCE_SECONDS):
             handler = self._handlers.find(claim.task.kind)
             if handler is not None:
                 outcome = Released() if claim.abandoned is None else LeaseExpired()
                 self._settler.put(decide(claim, outcome, handler.policy))
-
-    async def _answer_in_time(self) -> list[Claim] | None:
-        """What was sent for, if the answer comes before this process must end."""
-        asking = self._asking
-        assert asking is not None
-        await asyncio.wait([asking], timeout=CANCEL_PATIENCE_SECONDS)
-        if asking.done() and not asking.cancelled() and asking.exception() is None:
-            return asking.result()
-        asking.cancel()
-        return None
 
     async def _free_slots(self, waiter: Waiter) -> int:
         """Wait until there are free slots, no suspects, and the settler is not too far behind; how many are free.
@@ -519,7 +390,7 @@ class Worker:
         if claim.abandoned is not None:
             self._settler.put(decide(claim, LeaseExpired(), handler.policy))
             return
-        running = _Running(claim, now, handler)
+        running = Running(claim, now, handler)
         self._running.add(running)
         if claim.suspect:
             self._suspects.append(running)
@@ -528,7 +399,7 @@ class Worker:
         else:
             self._begin(running)
 
-    def _begin(self, running: _Running, *, apart: bool = False) -> None:
+    def _begin(self, running: Running, *, apart: bool = False) -> None:
         handler = running.handler
         if self._observers:
             self._tell([AttemptStarted(self._ledger.name, running.claim)])
@@ -555,7 +426,7 @@ class Worker:
         finally:
             self._alone = None
 
-    async def _run_alone(self, suspect: _Running) -> None:
+    async def _run_alone(self, suspect: Running) -> None:
         if not suspect.lost:
             fencing = await self._fence_alone(suspect)
             while not fencing.done() and not self._stopping.is_set():
@@ -579,17 +450,16 @@ class Worker:
         else:
             self._settler.put(released)
 
-    async def _fence_alone(self, suspect: _Running) -> "asyncio.Task[Claim | None]":
+    async def _fence_alone(self, suspect: Running) -> "asyncio.Task[Claim | None]":
         """Ask for the fence of a run alone. Until it is answered the claim is not extended: it would pass for lost."""
         if suspect.fencing is None:
             claim = suspect.claim
-            async with self._extending:
-                suspect.extended_at = math.inf
+            await self._leases.leave_out(suspect)
             fence = self._patience.until_answered(lambda: self._ledger.run_alone(claim))
             suspect.fencing = asyncio.create_task(fence)
         return suspect.fencing
 
-    async def _run_one(self, running: _Running) -> None:
+    async def _run_one(self, running: Running) -> None:
         claim, began = running.claim, time.monotonic_ns()
         try:
             if running.stopped:  # before it began
@@ -605,10 +475,10 @@ class Worker:
         else:
             if ran.written:
                 if ran.settlement.delay is not None:
-                    self._plan_retry(ran.settlement.delay)
+                    self._nap.end_in(ran.settlement.delay)
                 if claim.task.gate is not None:
                     self._looks.soon()
-                    self._plan_retry(ZERO)
+                    self._nap.end_in(ZERO)
                 self.tally.add([ran.settlement])
                 self._tell([AttemptEnded(self._ledger.name, ran.settlement)])
             elif ran.lost:
@@ -620,7 +490,7 @@ class Worker:
             self._stops.forget(claim)
             self._slot_freed.set()
             if running.handler.transactional and self._places.give_back():
-                self._plan_retry(ZERO)
+                self._nap.end_in(ZERO)
 
     def _stop_asked(self, stop: Stop) -> None:
         """Cancel the run that a person wants to end. A thread is told when it looks; what has not begun yet begins and is told."""
@@ -629,48 +499,6 @@ class Worker:
                 if self._stops.note(stop) and one.handler.is_async:
                     one.stop()
                 return
-
-    async def _extend_for_ever(self) -> None:
-        lease = self._settings.lease
-        half = lease.total_seconds() / 2
-        unwritten: dict[tuple[TaskId, UUID], _Held] = {}
-        while True:
-            await asyncio.sleep(half / 4)
-            now = time.monotonic()
-            # What has ended and is still not written when this comes round again is kept alive too.
-            keys = {(claim.task.id, claim.claim_id): claim for claim in self._settler.claims}
-            unwritten = {key: unwritten.get(key) or _Held(claim, now - half * 0.8) for key, claim in keys.items()}
-            held: list[_Held] = [*self._running, *unwritten.values()]
-            async with self._extending:
-                old = [one for one in held if now - one.extended_at >= half and not one.lost]
-                for start in range(0, len(old), self._batch):
-                    await self._extend(old[start : start + self._batch], lease)
-
-    async def _extend(self, group: Sequence[_Held], lease: timedelta) -> None:
-        now = time.monotonic()
-        try:
-            rest = await self._ledger.extend([one.claim for one in group], lease)
-            # A handler's own transaction may have written its settlement just now, and with it taken the fence away.
-            lost = [one.claim for one in rest if isinstance(one, ClaimLost)]
-            written = await self._ledger.settled_by(lost, self.name)
-        except Exception as error:  # tried again soon, well before the lease ends
-            self._patience.away(error, asked_at=now)
-            return
-        self._patience.back(asked_at=now)
-        why = {(one.claim.task.id, one.claim.claim_id): one for one in rest}
-        for claim in written:
-            del why[claim.task.id, claim.claim_id]
-        for one in group:
-            match why.get((one.claim.task.id, one.claim.claim_id)):
-                case ClaimLocked():
-                    pass  # not extended and not lost: tried again soon
-                case None:
-                    one.extended_at = now
-                case ClaimLost():
-                    one.extended_at = now
-                    if isinstance(one, _Running) and one in self._running:
-                        one.lost = True
-                        one.stop()
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from redrive.core.task import Added, Attempt, Deed, NewTask, P, Task, TaskId
 from redrive.engine.announce import announce
 from redrive.engine.handlers import HandlerFunction, Handlers, function_name, make_handler
 from redrive.engine.own_loop import run_in_own_loop
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import HandlerError, LedgerAwayError, NoResultError, UsageError
 from redrive.events import Event, TaskAdded
 from redrive.lane.adding import AddOptions, UnhandledKinds, check_made, check_options, make_task, prepared

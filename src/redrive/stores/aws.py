@@ -17,7 +17,7 @@ from redrive.access.aws.keys import ItemKeys
 from redrive.access.aws.sessions import ItemSessions
 from redrive.access.ports import Keys, Sessions
 from redrive.core.table import LedgerTable
-from redrive.engine.worker import WorkerSettings
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import SettingsError, UsageError
 from redrive.ledgers.aws.checks import ItemPlaces, StoreFinding, check, examine
 from redrive.ledgers.aws.client import Dynamo

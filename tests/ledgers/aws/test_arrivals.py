@@ -10,7 +10,8 @@ from redrive.core.durations import minutes, seconds
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
 from redrive.core.task import Claim
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.client import Dynamo
 from redrive.ledgers.aws.ledger import DynamoLedger

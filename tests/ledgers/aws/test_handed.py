@@ -7,7 +7,8 @@ from redrive.core.backoff import Fixed
 from redrive.core.durations import ZERO, minutes, seconds
 from redrive.core.policy import Policy
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import LedgerAwayError, TransientError
 from redrive.ledgers.aws.handed import hand_over
 from redrive.ledgers.aws.queue import Message, to_body

@@ -10,7 +10,8 @@ from redrive.core.durations import days, minutes, seconds
 from redrive.core.gate_rules import Breaker, read_rule
 from redrive.core.outcome import Done, LeaseExpired
 from redrive.core.task import Claim
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import UsageError
 from redrive.items import Part
 from redrive.ledgers.aws.client import Dynamo

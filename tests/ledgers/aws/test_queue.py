@@ -13,7 +13,8 @@ from redrive.core.durations import ZERO, minutes, seconds
 from redrive.core.outcome import Done
 from redrive.core.policy import Policy
 from redrive.core.states import State
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import LedgerAwayError, LedgerError, TransientError
 from redrive.ledgers.aws.arrivals import Arrivals
 from redrive.ledgers.aws.clock import machine_now

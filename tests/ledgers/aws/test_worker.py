@@ -14,7 +14,8 @@ from redrive.core.backoff import Fixed
 from redrive.core.jitter import none
 from redrive.core.policy import Policy
 from redrive.core.task import Task
-from redrive.engine.worker import Worker, WorkerSettings
+from redrive.engine.worker import Worker
+from redrive.engine.worker_settings import WorkerSettings
 from redrive.errors import TransientError
 from redrive.ledgers.aws import asking
 from redrive.ledgers.aws.client import Dynamo
