@@ -126,6 +126,7 @@ async def triggers(ground: Ground, rng: random.Random, *, tasks: int, kills: int
     accepted: dict[str, str] = {}
     stop = asyncio.Event()
     refused: set[str] = set()
+    held: list[Received] = []
 
     def answer(got: Received) -> str:
         id_ = got.headers["webhook-id"]
@@ -135,8 +136,10 @@ async def triggers(ground: Ground, rng: random.Random, *, tasks: int, kills: int
         return status(200)
 
     def seconds(got: Received) -> float:
-        if hangs(got) and sum(map(hangs, receiver.received)) == 1:
-            return HANGS_SECONDS
+        if hangs(got):
+            held.append(got)
+            if len(held) == 1:
+                return HANGS_SECONDS
         return 0.3 if got.headers["webhook-id"].endswith(tuple("23456")) else 0.0  # so that a kill finds some under way
 
     def hangs(got: Received) -> bool:
@@ -164,7 +167,7 @@ async def triggers(ground: Ground, rng: random.Random, *, tasks: int, kills: int
                 await asyncio.gather(*sending)
                 # The others hit by chance. These hit for certain: the delivery is under way until its service is killed.
                 await send(services, accepted, HANGING, stop)
-                await until(lambda: any(map(hangs, receiver.received)), "it is under way")
+                await until(lambda: held, "it is under way, after all those before it", PATIENCE_SECONDS)
                 for service in services:
                     service.kill()
                     service.start()

@@ -196,7 +196,7 @@ async def webhooks(ground: Ground, rng: random.Random, *, tasks: int, kills: int
             last = Sender(HANGING, ports, rng)
             senders.append(last)
             await last.send(HANGING, {"ms": 0, "fails": 0, "hangs": True})
-            await until(lambda: ground.starts(HANGING), "it was begun")
+            await until(lambda: ground.starts(HANGING), "it was begun", PATIENCE_SECONDS)
             for port in ports:
                 servers.kill(port)
             for port in ports:
@@ -246,7 +246,7 @@ async def send_later(ports: list[int], rng: random.Random) -> dict[str, float]:
                     due[key] = datetime.fromisoformat(shown["retry_after"]).timestamp()
                 return key in due
 
-            await until(waits, f"{key} has failed once", 150)
+            await until(waits, f"{key} has failed once", PATIENCE_SECONDS)
 
         await asyncio.gather(*(one(number) for number in range(10)))
     return due

@@ -1,10 +1,12 @@
 """Our own tables: what the migrations make is what the code believes, on both databases."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import asyncpg  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -17,7 +19,9 @@ from redrive.core.table import TASKS
 from redrive.core.task import NewTask
 from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers.open import open_database, open_ledger
+from redrive.ledgers.sql import migrate as module
 from redrive.ledgers.sql import schema
+from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import _folder, check, heads, migrate, migration_sql, systems_with_tables, versions
 from redrive.ledgers.sql.migrations.versions import (
     redrive_0003_gates,
@@ -229,4 +233,73 @@ async def test_it_can_be_taken_back(empty_url: str, migrations: Sequence[Any], w
         assert claim.task.key == "b"
         assert [deed.actor for deed in await ledger.deeds(added.id)] == ["ada"]
     finally:
+        await database.close()
+
+
+async def one_back(url: str) -> Database:
+    """A database that is one migration behind, with a task in it."""
+    database = open_database(url, durable=False)
+    await migrate(database)
+    await (await open_ledger(database)).add([NewTask(kind="mail", key="a")])
+
+    def down(connection: Connection) -> None:
+        context = MigrationContext.configure(connection, opts={"version_table": "redrive_version"})
+        with Operations.context(context):
+            redrive_0014_one_index_less.downgrade()
+        context.stamp(ScriptDirectory(str(_folder("engine").parent)), "redrive_0013")
+
+    await database.write(down)
+    return database
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+async def test_a_migration_lets_others_by_while_it_waits(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Behind a dump it asks again and again: who works goes on, whoever holds it up is named, and it comes through when that has ended."""
+    monkeypatch.setattr(module, "LOOK_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(module, "PAUSE_SECONDS", (0.01, 0.02))
+    database = await one_back(empty_url)
+    dump = await asyncpg.connect(empty_url, server_settings={"application_name": "pg_dump"})
+    try:
+        async with dump.transaction():
+            await dump.fetch("SELECT count(*) FROM redrive_task")
+            migrating = asyncio.create_task(migrate(database))
+            async with asyncio.timeout(60):
+                while "redrive" not in [record.name for record in caplog.records]:
+                    await asyncio.sleep(0.05)
+            ledger = await open_ledger(database)
+            async with asyncio.timeout(60):  # it would wait behind the migration for as long as the dump takes
+                [claim] = await ledger.claim(1, timedelta(seconds=30))
+            assert claim.task.key == "a"
+            assert not migrating.done()
+        assert (await migrating)[1] == heads()
+        await check(database)
+    finally:
+        await dump.close()
+        await database.close()
+    told = [record.getMessage() for record in caplog.records if record.name == "redrive"]
+    who = r"process \d+ \(pg_dump, in a transaction since [\d:]{8}\)"
+    assert [one for one in told if re.fullmatch(rf"the migration waits for {who}; what works goes on meanwhile", one)]
+    assert len(told) == len(set(told)), "it is said once"
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+async def test_a_migration_that_is_held_up_for_long_says_by_whom(
+    empty_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the end it gives up, has changed nothing, and names who is in the way and what to do."""
+    monkeypatch.setattr(module, "LOOK_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+    database = await one_back(empty_url)
+    before = await versions(database)
+    dump = await asyncpg.connect(empty_url, server_settings={"application_name": "pg_dump"})
+    try:
+        async with dump.transaction():
+            await dump.fetch("SELECT count(*) FROM redrive_task")
+            with pytest.raises(NotMigratedError, match=r"nothing was migrated: process \d+ \(pg_dump, .*end it$"):
+                await migrate(database)
+        assert await versions(database) == before
+    finally:
+        await dump.close()
         await database.close()

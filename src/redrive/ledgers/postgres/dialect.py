@@ -60,6 +60,13 @@ LOCK_PATIENCE = "2s"
 """How long a group of many waits for a lock that it can do without."""
 MIGRATION_LOCK = 7_236_011_947
 """The advisory lock under which tables are migrated."""
+MIGRATION_PATIENCE = "2s"
+_IN_THE_WAY = text(
+    "SELECT DISTINCT o.pid, coalesce(nullif(o.application_name, ''), 'unnamed') AS name, to_char(o.xact_start, 'HH24:MI:SS') AS since"
+    " FROM pg_stat_activity AS m CROSS JOIN unnest(pg_blocking_pids(m.pid)) AS other (pid) JOIN pg_stat_activity AS o ON o.pid = other.pid"
+    " WHERE m.datname = current_database() AND m.application_name = 'redrive migrate'"
+    " AND m.wait_event_type = 'Lock' AND m.wait_event <> 'advisory' ORDER BY 1"
+)
 
 
 class _Unnested(FunctionElement[Any]):
@@ -260,6 +267,17 @@ class PostgresDialect:
         """See `Dialect.lock_migrations`."""
         connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         self.make_schema(connection)
+
+    def wait_briefly(self, connection: Connection) -> None:
+        """See `Dialect.wait_briefly`."""
+        connection.execute(select(func.set_config("lock_timeout", MIGRATION_PATIENCE, True)))
+
+    def in_the_way(self, connection: Connection) -> Sequence[str]:
+        """See `Dialect.in_the_way`. Of sessions of other roles PostgreSQL tells no more than their number."""
+        return [
+            f"process {row.pid}" + (f" ({row.name}, in a transaction since {row.since})" if row.since else "")
+            for row in connection.execute(_IN_THE_WAY)
+        ]
 
     def make_schema(self, connection: Connection) -> None:
         """Make the schema that was asked for, if it is not there."""

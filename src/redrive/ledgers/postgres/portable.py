@@ -122,6 +122,10 @@ class PortableDialect(PostgresDialect):
         """Two migrations at once write the same versions, and one of them is taken back."""
         self.make_schema(connection)
 
+    def in_the_way(self, connection: Connection) -> Sequence[str]:  # noqa: ARG002
+        """See `Dialect.in_the_way`: not every such engine tells."""
+        return ()
+
 
 class PortableDatabase(PostgresDatabase):
     """An engine that speaks as PostgreSQL does, as a `Database`."""

@@ -317,6 +317,14 @@ class Dialect(Protocol):
         """Hold other processes off until the commit, so that many may start at once."""
         ...
 
+    def wait_briefly(self, connection: Connection) -> None:
+        """Let no statement of this transaction wait long for a lock: `StillLocked`. Whoever comes behind one that waits, waits too."""
+        ...
+
+    def in_the_way(self, connection: Connection) -> Sequence[str]:
+        """Who holds what a migration waits for just now, in words."""
+        ...
+
     def schema(self, connection: Connection) -> str | None:
         """The schema that tables are made in and looked for first; None where there is none."""
         ...
