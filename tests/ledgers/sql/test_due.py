@@ -1,9 +1,16 @@
-"""How long the oldest due task has waited, also where others insert rows without a due time."""
+"""What is due, of however many kinds; how long the oldest due task has waited, also where others insert rows without a due time."""
 
 import pytest
 
+from redrive.core.decide import decide
 from redrive.core.durations import minutes, seconds
+from redrive.core.outcome import Released
+from redrive.core.policy import Policy
 from redrive.core.table import LedgerTable
+from redrive.core.task import NewTask
+from redrive.ledgers.open import own_ledger
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.due import PLACES
 from tests.ledgers.homes import Home
 
 
@@ -26,3 +33,23 @@ async def test_a_row_without_a_due_time_is_due_since_it_was_made(home: Home) -> 
     waited = await home.ledger.oldest_due()
     expected = minutes(5) if home.table.created_at is not None else seconds(0)
     assert waited is not None and abs(waited - expected) < seconds(2)
+
+
+async def test_any_number_of_kinds_is_looked_through(database: Database) -> None:
+    """Whether the statement has a place for each of them or some more, what is due of them is found, and nothing of other kinds."""
+    ledger = own_ledger(database)
+    await ledger.add([NewTask(kind=f"k{number:02}", key=f"{number}") for number in range(PLACES[-1] + 1)])
+    for amount in range(1, PLACES[-1] + 1):
+        kinds = [f"k{number:02}" for number in range(amount)]
+        assert await ledger.next_due(kinds=kinds) == seconds(0)
+        claims = await ledger.claim(100, seconds(30), kinds=kinds)
+        assert sorted(claim.task.kind for claim in claims) == kinds
+        assert await ledger.next_due(kinds=kinds) is None
+        await ledger.settle([decide(claim, Released(), Policy()) for claim in claims], worker="w")
+
+
+async def test_statements_do_not_pile_up_with_the_number_of_kinds(database: Database) -> None:
+    """They are kept for ever, and large: a service whose kinds come and go keeps a dozen of each sort, not one for each number."""
+    ledger, numbers = own_ledger(database), range(PLACES[-1] + 1)
+    assert len({ledger._due.next_due(number) for number in numbers}) == len(PLACES)
+    assert len({ledger._claiming.claim(number) for number in numbers}) == len(PLACES)

@@ -34,8 +34,11 @@ from redrive.ledgers.sql.predicates import Branch, Predicates
 from redrive.ledgers.sql.times import comparable
 from redrive.ports import Page, Waiter
 
-KINDS_PER_LOOK_MAX = 40
-"""How many kinds a statement has branches for; of more it is first looked up which are due."""
+PLACES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40)
+"""For how many kinds a statement has branches. One for each number would be kept for ever, 40 of each sort: with some kinds more or less every
+minute that was 100 MiB. Places that are left over are for no kind, which costs nothing to look for."""
+KINDS_PER_LOOK_MAX = PLACES[-1]
+"""The most of them; of more kinds it is first looked up which are due."""
 KINDS_LISTED_MAX = 1000
 
 
@@ -56,6 +59,11 @@ def due_branch(rows: Predicates, name: str) -> DueBranch:
     return DueBranch(rows.retries(), rows.retry_due(), rows.column("due"))
 
 
+def places(kinds: int) -> int:
+    """How many places the statement has that is for so many kinds."""
+    return next(one for one in PLACES if one >= kinds)
+
+
 def kind_conditions(rows: Predicates, kinds: int) -> list[list[ColumnElement[bool]]]:
     """One condition for each kind that is bound as `kind_0 …`; none at all for zero kinds."""
     if kinds == 0:
@@ -64,9 +72,10 @@ def kind_conditions(rows: Predicates, kinds: int) -> list[list[ColumnElement[boo
     return [[column == bindparam(f"kind_{position}", type_=column.type)] for position in range(kinds)]
 
 
-def kind_parameters(kinds: Sequence[str] | None) -> dict[str, str]:
-    """The parameters of these conditions."""
-    return {f"kind_{position}": kind for position, kind in enumerate(kinds or ())}
+def kind_parameters(kinds: Sequence[str] | None) -> dict[str, str | None]:
+    """The parameters of these conditions, for the statement that has places for so many."""
+    given = kinds or ()
+    return {f"kind_{at}": given[at] if at < len(given) else None for at in range(places(len(given)))}
 
 
 class DueStatements:
@@ -78,6 +87,7 @@ class DueStatements:
 
     def next_due(self, kinds: int, *, signed: bool = False) -> Compiled:
         """How many seconds until the next row is due, at least zero unless `signed`; no row where none waits."""
+        kinds = places(kinds)
         if (kinds, signed) not in self._next_dues:
             heads = []
             for name in ("first", "retry"):
