@@ -14,6 +14,7 @@ from redrive.core.task import ClaimLocked, ClaimLost
 from redrive.engine import keeper as keeper_module
 from redrive.engine import leases as module
 from redrive.engine.handlers import Handlers, make_handler
+from redrive.engine.held import Held
 from redrive.engine.leases import Leases
 from redrive.engine.patience import Patience
 from redrive.errors import LedgerAwayError
@@ -209,13 +210,16 @@ class Extends(Due):
     def __init__(self, **rest):
         super().__init__(None)
         self.rest = rest
+        self.told = []
+        self.written = set()
 
     async def extend(self, claims, lease):
         self.asked.append(([claim.task.key for claim in claims], lease))
         return [self.rest[claim.task.key](claim) for claim in claims if claim.task.key in self.rest]
 
     async def settled_by(self, lost, worker):
-        return []
+        self.told.append(([claim.task.key for claim in lost], worker))
+        return [claim for claim in lost if claim.task.key in self.written]
 
 
 def leases_of(ledger, *running, lease=NEVER, batch=100):
@@ -289,3 +293,19 @@ async def test_what_is_not_written_is_extended_when_it_comes_round_again(monkeyp
     monkeypatch.setattr(module.time, "monotonic", monotonic)
     await in_rounds(monkeypatch, 8, leases)
     assert rounds == [0, 0, 1, 1, 1, 1, 1, 2]
+
+
+async def test_what_was_written_meanwhile_or_has_ended_is_not_stopped(monkeypatch):
+    """The fence is gone because the run was written by its own transaction; and what has ended cannot be stopped any more."""
+    ledger = Extends(written=ClaimLost, held=ClaimLost, locked=ClaimLocked)
+    ledger.written = {"written"}
+    written, locked = run_of("written"), run_of("locked")
+    leases = leases_of(ledger, written, locked)
+    leases._settler.claims = [run_of("held").claim]
+    now = time.monotonic()
+    monkeypatch.setattr(module, "Held", lambda claim, _: Held(claim, -math.inf))
+    await in_rounds(monkeypatch, 1, leases)
+    [(lost, worker)] = ledger.told
+    assert (sorted(lost), worker) == (["held", "written"], "w")
+    assert (written.lost, written.stopped) == (False, False)
+    assert written.extended_at >= now

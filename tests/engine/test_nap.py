@@ -83,3 +83,43 @@ async def test_a_nap_ends_when_the_next_retry_is_due():
         assert await napping is False
         nap.begin()
         assert await nap.take(Asleep(woken=True), NEVER) is True
+
+
+async def test_a_nap_is_as_long_as_it_was_planned():
+    """The earliest of what was planned before and during it ends it, and its own span where nothing is."""
+    nap, loop = Nap(), asyncio.get_running_loop()
+
+    async def ends_in(plan):
+        napping = asyncio.create_task(nap.take(Asleep(), NEVER))
+        await asyncio.sleep(0)
+        for seconds in plan:
+            nap.end_in(timedelta(seconds=seconds))
+        left = nap._taken.when() - loop.time()
+        napping.cancel()
+        await asyncio.wait([napping])
+        assert nap._taken is None
+        return round(left / 100)
+
+    assert await ends_in([]) == 36
+    assert await ends_in([1000, 2000]) == 10
+    assert await ends_in([]) == 10, "planned before the nap"
+    nap.end_in(timedelta(seconds=2000))
+    assert await ends_in([3000]) == 10
+    nap.begin()
+    assert await ends_in([9000]) == 36, "it has an end of its own"
+
+
+async def test_a_plan_that_comes_too_late_is_for_the_next_nap():
+    """A nap that is just ending cannot be told to end, and whoever plans is not told of it."""
+    nap = Nap()
+
+    class Planning:
+        async def wait(self, timeout):
+            try:
+                await asyncio.sleep(timeout.total_seconds())
+            except asyncio.CancelledError:
+                nap.end_in(timedelta(0))
+                raise
+
+    nap.end_in(timedelta(milliseconds=10))
+    assert await nap.take(Planning(), NEVER) is False

@@ -31,9 +31,7 @@ class Nap:
 
     def end_in(self, delay: timedelta) -> None:
         """Be awake then, now or at the next nap."""
-        at = asyncio.get_running_loop().time() + delay.total_seconds()
-        if at < self._ends:
-            self._ends = at
-            nap = self._taken
-            if nap is not None and not nap.expired() and ((ends := nap.when()) is None or at < ends):
-                nap.reschedule(at)
+        self._ends = min(self._ends, asyncio.get_running_loop().time() + delay.total_seconds())
+        nap = self._taken
+        if nap is not None and not nap.expired() and self._ends < (nap.when() or math.inf):
+            nap.reschedule(self._ends)
