@@ -231,8 +231,13 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "self._turn -= 1": f"{SAME}: only whether it has changed is looked at",
         'self._runs = ""': f"{SAME}: the line is then started anew, each run as it was",
     },
+    "engine.asks": {"self._fence = None": f"{SAME}: each claim sets it before it is looked at"},
     "engine.leases": {
+        "if isinstance(one, Running) or one in self._running:": f"{SAME}: of a run that has ended there is nothing left to stop",
         "case ClaimLocked(): pass  # not extended and not lost: tried again soon": f"{SAME}: what fits no case is left as it is",
+    },
+    "engine.nap": {
+        "if nap is not None and not nap.expired() and self._ends <= (nap.when() or math.inf):": INSTANT,
     },
     "engine.patience": {
         "self._away = None": f"{SAME}: it is asked whether, not what",
