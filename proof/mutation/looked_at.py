@@ -5,6 +5,7 @@ NEVER = "is never reached"
 QUICK = "is only quicker"
 NAMED = "is only a name, for whoever looks at tasks and threads"
 INSTANT = "does the same but for one instant of a clock"
+WHETHER = "does the same: it is asked whether, not what"
 
 LOOKED_AT: dict[str, dict[str, str]] = {
     "core.backoff": {
@@ -198,20 +199,23 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "if make is not None:  # pragma: no cover - a Python without it": QUICK,
         "make = None  # type: ignore[attr-defined]  # the stubs do not know it": QUICK,
         'return lambda value: "XXXX".join(chunks(value, 0))': f"{SAME}: the encoder of C gives one piece",
-        'chunks = make(None, encoder.default, text, None, ":", ",", False, False, None)': f"{SAME}: it is asked whether, not what",
-        'chunks = make(None, encoder.default, text, None, ":", ",", False, None, False)': f"{SAME}: it is asked whether, not what",
-        'chunks = make(None, encoder.default, text, None, ":", ",", None, False, False)': f"{SAME}: it is asked whether, not what",
-        "storable = None": f"{SAME}: it is asked whether, not what",
+        'chunks = make(None, encoder.default, text, None, ":", ",", False, False, None)': WHETHER,
+        'chunks = make(None, encoder.default, text, None, ":", ",", False, None, False)': WHETHER,
+        'chunks = make(None, encoder.default, text, None, ":", ",", None, False, False)': WHETHER,
+        "storable = None": WHETHER,
         "size = len(text) if (text.isascii()) and False else len(text.encode())": QUICK,
     },
     "core.visible": {
         'return f"\\\\x{code:02x}" if short and code <= 256 else f"\\\\u{code:04x}"': f"{SAME}: nothing that is hidden is number 256",
         'return f"\\\\x{code:02x}" if short and code < 257 else f"\\\\u{code:04x}"': f"{SAME}: nothing that is hidden is number 256",
-        "return _HIDDEN.sub(lambda found: _spelled(found[0], short=None), text)": f"{SAME}: it is asked whether, not what",
+        "return _HIDDEN.sub(lambda found: _spelled(found[0], short=None), text)": WHETHER,
     },
     "engine.gate_looks": {
-        "self.in_use = None": f"{SAME}: it is asked whether, not what",
+        "self.in_use = None": WHETHER,
         "self._limit = 1": f"{SAME}: each claim sets it before it is looked at",
+        "self._limit = None": f"{SAME}: each claim sets it before it is looked at",
+        "self._asked = None": WHETHER,
+        "self._ungated_first = None": WHETHER,
         "if ended - begun >= DISCOVER_FREE_SECONDS:": INSTANT,
     },
     "engine.keeper": {
@@ -220,18 +224,27 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "if self._retention and time.monotonic() > prune_at:": INSTANT,
         "if time.monotonic() > history_at:": INSTANT,
         'assert handler is not None, "XXa ledger hands out the kinds that it was asked forXX"': f"the text {NEVER}",
+        'assert handler is not None, "A LEDGER HANDS OUT THE KINDS THAT IT WAS ASKED FOR"': f"the text {NEVER}",
+        "held = {(claim.task.id, claim.claim_id) for claim in self._held()} if (claims) or True else set()": QUICK,
     },
     "engine.kinds": {
-        'self._page_ended: str | None = ""': f"{SAME}: it is asked whether, not what",
+        'self._page_ended: str | None = ""': WHETHER,
         "self._found: list[str] = None": f"{SAME}: it is old from the beginning, and looked up",
         "return self._found if time.monotonic() - self._found_at <= FRESH_SECONDS else None": INSTANT,
     },
     "engine.lanes": {
         "self._turn = 1": f"{SAME}: only whether it has changed is looked at",
         "self._turn -= 1": f"{SAME}: only whether it has changed is looked at",
+        "self._turn += 2": f"{SAME}: only whether it has changed is looked at",
+        "self._is_open = None": WHETHER,
+        'self._runs: str | None = ""': f"{SAME}: each run sets it before it is looked at",
         'self._runs = ""': f"{SAME}: the line is then started anew, each run as it was",
     },
     "engine.asks": {"self._fence = None": f"{SAME}: each claim sets it before it is looked at"},
+    "engine.effect_entry": {
+        "self._asked = None": WHETHER,
+        'self._raised: BaseException | None = ""': f"{SAME}: each way out sets it before it is looked at",
+    },
     "engine.leases": {
         "if isinstance(one, Running) or one in self._running:": f"{SAME}: of a run that has ended there is nothing left to stop",
         "case ClaimLocked(): pass  # not extended and not lost: tried again soon": f"{SAME}: what fits no case is left as it is",
@@ -240,18 +253,42 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "if nap is not None and not nap.expired() and self._ends <= (nap.when() or math.inf):": INSTANT,
     },
     "engine.patience": {
-        "self._away = None": f"{SAME}: it is asked whether, not what",
+        "self._away = None": WHETHER,
         "ceiling = min(CAP_SECONDS, FIRST_SECONDS * 2 ** min(tries, 11))": f"{SAME}: it is the cap from the sixth on",
     },
     "engine.pauses": {
         "return without_paused(kinds, self._names) if (self._names) or True else kinds": QUICK,
     },
     "engine.places": {
-        "self._turn = None": f"{SAME}: it is asked whether, not what",
-        "self._short = None": f"{SAME}: it is asked whether, not what",
+        "self._turn = None": WHETHER,
+        "self._short = None": WHETHER,
+        "self._in_turns = None": WHETHER,
+        "self._short = self._in_turns = None": WHETHER,
+        "self._in_turns = True": f"{SAME}: it is no half before a turn was taken",
     },
-    "engine.reserve": {"self.in_use = None": f"{SAME}: it is asked whether, not what"},
-    "engine.run": {"begun = None": f"{SAME}: it is asked whether, not what"},
+    "engine.progress": {
+        **dict.fromkeys(
+            (
+                "self._writer = self._loop.create_task(self._write(), name=None)",
+                "self._writer = self._loop.create_task(self._write(), )",
+                'self._writer = self._loop.create_task(self._write(), name="XXredrive-progressXX")',
+                'self._writer = self._loop.create_task(self._write(), name="REDRIVE-PROGRESS")',
+            ),
+            NAMED,
+        ),
+        "self._pending = None": WHETHER,
+    },
+    "engine.reserve": {"self.in_use = None": WHETHER},
+    "engine.run": {
+        "begun = None": WHETHER,
+        "stopped = None": WHETHER,
+        'assert marks is not None, "XXit was refused when it was registeredXX"': f"the text {NEVER}",
+        'assert marks is not None, "IT WAS REFUSED WHEN IT WAS REGISTERED"': f"the text {NEVER}",
+        "return _SHORT[ran] if (ran < 1000) and False else timedelta(0, 0, ran)": QUICK,
+        "ran = (time.monotonic_ns() - started_ns) // 1001": f"{SAME} but for a thousandth of how long it ran",
+        "settlement = decide(claim, outcome, None, elapsed=_since(started))": f"{SAME}: what has not failed is not asked about its policy",
+        "return decide(claim, Released(), None, elapsed=_since(started))": f"{SAME}: what has not failed is not asked about its policy",
+    },
     "engine.settler": {
         "self._tally.add(_without(group, unwritten) if (unwritten) or True else group)": QUICK,
         "ceiling = min(most_seconds, PAUSE_FIRST_SECONDS * 2 ** min(tries - 1, 11))": f"{SAME}: it is the most from the tenth on",
@@ -260,7 +297,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         ),
         "while self._more_to_come() and 0 < len(self._pending) < self._batch and time.monotonic() <= ends:  # noqa: ASYNC110 - a turn of the loop is what it waits for": INSTANT,
         'task = asyncio.get_running_loop().create_task(self._insist(late), name="REDRIVE-SETTLE-LATE")': NAMED,
-        "late.waits = None": f"{SAME}: it is asked whether, not what",
+        "late.waits = None": WHETHER,
         "late.waits = True": f"{SAME}: its key is remembered, and it is not put twice",
     },
     "engine.stops": {
@@ -268,7 +305,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
     },
     "engine.worker": {
         'assert handler is not None, "XXa ledger hands out the kinds that it was asked forXX"': f"the text {NEVER}",
-        'asyncio.create_task(self._extend_for_ever(), name="REDRIVE-EXTEND"),': NAMED,
+        'asyncio.create_task(self._leases.run(), name="REDRIVE-EXTEND"),': NAMED,
         "ran_for = timedelta(microseconds=(time.monotonic_ns() - began) // 1001)": f"{SAME} but for a thousandth of how long it ran",
     },
 }

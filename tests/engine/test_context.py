@@ -28,6 +28,7 @@ def context(**given: Any) -> Context:
             "a transactional handler ends whole or not at all: it has no progress to keep",
         ),
     ],
+    ids=["outside a worker", "in a ledger that keeps none", "without a loop", "in a transaction"],
 )
 def test_where_no_progress_is_kept(given: dict[str, Any], said: str) -> None:
     """Telling it, and leaving something for the next try, says so."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -215,7 +216,8 @@ async def test_the_loop_goes_on_after_an_outage(ledger, clock, heard, monkeypatc
     await heard.amount(LedgerBack, 1)
     keeping.cancel()
     await asyncio.wait([keeping])
-    assert len(heard.of(LedgerAway)) == len(heard.of(LedgerBack)) == 1
+    [away], [_] = heard.of(LedgerAway), heard.of(LedgerBack)
+    assert "gone" in away.error
 
 
 @pytest.mark.parametrize("store", ["sqlite"])
@@ -331,6 +333,26 @@ async def test_what_gates_hold_is_counted_now_and_then(heard, monkeypatch, gates
     monkeypatch.setattr(module, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(module, "RECOUNT_EVERY_SECONDS", every_seconds)
     assert await kept(Rounds(gates=gates, rounds=3), heard) == asked
+
+
+async def test_keepers_do_not_walk_in_step(heard, monkeypatch):
+    """Each comes round about every second, and never at the same distance: many that started at once would ask at once. The long count is
+    made once a minute."""
+    now, pauses = [0.0], []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        now[0] += 25
+
+    ledger = Rounds(gates=True, rounds=40)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, current_task=asyncio.current_task))
+    asked = await kept(ledger, heard)
+    assert all(0.8 <= pause <= 1.2 for pause in pauses)
+    assert len(set(pauses)) > 30
+    assert [at for at, one in enumerate(one for one in asked if one in ("recount", "keep")) if one == "recount"] == [
+        *range(0, 40, 3)
+    ]
 
 
 async def test_the_loop_prunes_now_and_then(heard, monkeypatch):

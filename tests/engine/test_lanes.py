@@ -187,6 +187,32 @@ async def test_values_that_cannot_be_compared_do_no_harm() -> None:
     assert await ended(*runs) == [""] * 5, "and none finds what another has left"
 
 
+async def test_what_cannot_be_compared_is_not_the_same() -> None:
+    """A run that leaves nothing but such a value behind ends its lane all the same."""
+    lanes = Lanes(run)
+    odd: ContextVar[Odd | None] = ContextVar("odd", default=None)
+
+    async def leave() -> bool:
+        clean = odd.get() is None
+        odd.set(Odd())
+        return clean
+
+    async def replace() -> int:
+        before = odd.get()
+        odd.set(Odd())
+        return id(before)
+
+    runs = [One(leave) for _ in range(3)]
+    for one in runs:
+        lanes.start(one, "odd")
+    assert await ended(*runs) == [True] * 3
+    odd.set(Odd())
+    runs = [One(replace) for _ in range(3)]
+    for one in runs:
+        lanes.start(one, "odd")
+    assert len(set(await ended(*runs))) == 1, "each begins with what was there before"
+
+
 async def test_a_timeout_ends_only_what_it_encloses() -> None:
     """`asyncio.timeout` works from the first line of a run, and leaves the others alone."""
     lanes = Lanes(run)

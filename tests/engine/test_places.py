@@ -67,3 +67,11 @@ def test_a_place_that_is_given_back_is_told_to_who_waits_for_it():
     places.portion(1, ["a", "b"])
     places.take()
     assert not places.give_back()
+
+
+def test_each_place_is_given_back_by_itself():
+    """As many are left as were not taken."""
+    places = places_of(3, 3, b=True)
+    for left in (1, 2):
+        places.give_back()
+        assert places.portion(9, ["b"]) == (left, ["b"])

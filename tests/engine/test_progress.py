@@ -164,3 +164,55 @@ async def test_what_is_told_is_checked_and_the_rest_left_alone() -> None:
     progress.tell(1, "")
     await progress.end()
     assert written == [(None, None, '{"page":3}'), (1.0, None, None)]
+
+
+async def test_it_is_written_again_and_again_while_the_handler_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after a while is written after a while, though nothing was told in between and the run goes on."""
+    monkeypatch.setattr(engine_progress, "EVERY_SECONDS", 0.01)
+    notes: Any = Notes()
+    progress = RunProgress(notes, claim_of(), asyncio.get_running_loop())
+    async with asyncio.timeout(60):
+        for page in range(3):
+            await progress.tell(page / 4, "")
+            while len(notes.written) <= page:
+                await asyncio.sleep(0.005)
+            while progress._writer is not None:
+                await asyncio.sleep(0.005)
+    assert [share for share, *_ in notes.written] == [0.0, 0.25, 0.5]
+    await progress.end()
+    assert len(notes.written) == 3, "there is nothing left to write"
+
+
+async def test_a_run_that_has_told_nothing_writes_nothing() -> None:
+    """Also where it has asked what the tries before have left."""
+    notes: Any = Notes()
+    progress = RunProgress(notes, claim_of(), asyncio.get_running_loop())
+    assert await progress.saved() is None
+    await progress.end()
+    assert notes.written == []
+
+
+async def test_whoever_ends_writes_the_rest_though_the_writer_was_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at the end of a loop, which cancels all that is left in it."""
+    monkeypatch.setattr(engine_progress, "EVERY_SECONDS", 3600)
+    notes: Any = Notes()
+    progress = RunProgress(notes, claim_of(), asyncio.get_running_loop())
+    await progress.tell(0.25, "")
+    async with asyncio.timeout(60):
+        while not notes.written:
+            await asyncio.sleep(0.005)
+    await progress.tell(0.5, "")
+    assert progress._writer is not None
+    progress._writer.cancel()
+    await progress.end()
+    assert [share for share, *_ in notes.written] == [0.25, 0.5]
+
+
+def test_what_a_thread_tells_after_the_end_of_the_loop_is_forgotten() -> None:
+    """The run has ended with it, and the thread is not told of it."""
+    loop = asyncio.new_event_loop()
+    notes: Any = Notes()
+    progress = RunProgress(notes, claim_of(), loop)
+    loop.close()
+    progress.tell(0.5, "")
+    assert notes.written == []

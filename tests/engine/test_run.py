@@ -183,6 +183,7 @@ async def test_a_handler_that_cancels_itself_has_failed(bench, cancel, transacti
     running = asyncio.create_task(bench.runner.run(await bench.claim(), handler, lambda: False))
     ran = await running
     assert (ran.settlement.outcome, ran.settlement.failures) == ("failed", 1)
+    assert ran.settlement.error.startswith("CancelledError")
 
 
 async def test_a_transaction_is_not_committed_under_a_cancellation(bench):

@@ -165,7 +165,7 @@ async def test_lost_claim_rolls_back(ledger, claim, run, effects, clock):
     [taken_over] = await ledger.reclaim(1, LEASE)
     await ledger.settle([decide(taken_over, LeaseExpired(), STEADY)], worker="keeper")
     ran = await run(lose)
-    assert (ran.written, ran.lost) == (False, True)
+    assert (ran.written, ran.lost, ran.settlement.claim) == (False, True, claim)
     assert await effects() == []
     assert [attempt.outcome for attempt in await ledger.attempts(claim.task.id)] == ["lease_expired"]
 
