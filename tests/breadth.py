@@ -29,10 +29,14 @@ NARROW = {
 OTHER_STORES = ("postgres", "dynamodb")
 ABOVE_STORES = (
     "tests/cli/test_*.py",
+    "tests/engine/test_asks.py",
     "tests/engine/test_effects.py",
     "tests/engine/test_keeper.py",
+    "tests/engine/test_leases.py",
+    "tests/engine/test_nap.py",
     "tests/engine/test_pauses.py",
     "tests/engine/test_stops.py",
+    "tests/engine/test_suspects.py",
     "tests/engine/test_worker*.py",
     "tests/http/test_*.py",
     "tests/lane/test_*.py",

@@ -116,10 +116,11 @@ async def test_a_plan_that_comes_too_late_is_for_the_next_nap():
     class Planning:
         async def wait(self, timeout):
             try:
-                await asyncio.sleep(timeout.total_seconds())
+                await asyncio.Event().wait()
             except asyncio.CancelledError:
                 nap.end_in(timedelta(0))
                 raise
 
-    nap.end_in(timedelta(milliseconds=10))
-    assert await nap.take(Planning(), NEVER) is False
+    async with asyncio.timeout(60):
+        assert await nap.take(Planning(), timedelta(milliseconds=10)) is False
+        assert await nap.take(Asleep(), NEVER) is False

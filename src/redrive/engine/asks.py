@@ -57,7 +57,7 @@ class Asks:
         return claims
 
     async def end(self, patience_seconds: float) -> list[Claim]:
-        """What it brings after all; where it says nothing in that time, what it has taken is asked for once."""
+        """What the open claim brings in the end; if no answer comes in time, what it took is asked for once more."""
         if self._asking is None and not self.unheard:
             return []
         claims = None if self._asking is None else await self._in_time(patience_seconds)

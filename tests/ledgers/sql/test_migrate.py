@@ -19,8 +19,7 @@ from redrive.core.table import TASKS
 from redrive.core.task import NewTask
 from redrive.errors import NewerSchemaError, NotMigratedError
 from redrive.ledgers.open import open_database, open_ledger
-from redrive.ledgers.sql import migrate as module
-from redrive.ledgers.sql import schema
+from redrive.ledgers.sql import lock_turns, schema
 from redrive.ledgers.sql.database import Database
 from redrive.ledgers.sql.migrate import _folder, check, heads, migrate, migration_sql, systems_with_tables, versions
 from redrive.ledgers.sql.migrations.versions import (
@@ -35,6 +34,7 @@ from redrive.ledgers.sql.times import CREATE_INSTANT_FUNCTION
 from redrive.ports import Actor
 from tests.ledgers.homes import execute
 
+PATIENCE_SECONDS = 150
 POSTGRES_CATALOGUE = {
     "columns": "SELECT table_name, column_name, data_type, is_nullable, column_default, is_identity, identity_generation"
     " FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'redrive_version'",
@@ -252,25 +252,32 @@ async def one_back(url: str) -> Database:
     return database
 
 
+WHO = r"process \d+ \(pg_dump, in a transaction for [\dms]+\)"
+
+
 @pytest.mark.parametrize("store", ["postgres"])
 async def test_a_migration_lets_others_by_while_it_waits(
     empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Behind a dump it asks again and again: who works goes on, whoever holds it up is named, and it comes through when that has ended."""
-    monkeypatch.setattr(module, "LOOK_AFTER_SECONDS", 0.2)
-    monkeypatch.setattr(module, "PAUSE_SECONDS", (0.01, 0.02))
+    monkeypatch.setattr(lock_turns, "TELL_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(lock_turns, "PAUSE_SECONDS", (0.01, 0.02))
     database = await one_back(empty_url)
     dump = await asyncpg.connect(empty_url, server_settings={"application_name": "pg_dump"})
+
+    def told() -> bool:
+        said = rf"the migration waits for {WHO}; workers go on meanwhile"
+        return any(re.fullmatch(said, record.getMessage()) for record in caplog.records)
+
     try:
         async with dump.transaction():
             await dump.fetch("SELECT count(*) FROM redrive_task")
             migrating = asyncio.create_task(migrate(database))
-            async with asyncio.timeout(60):
-                while "redrive" not in [record.name for record in caplog.records]:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                while not told():
                     await asyncio.sleep(0.05)
-            ledger = await open_ledger(database)
-            async with asyncio.timeout(60):  # it would wait behind the migration for as long as the dump takes
-                [claim] = await ledger.claim(1, timedelta(seconds=30))
+                # It would wait behind the migration for as long as the dump takes.
+                [claim] = await (await open_ledger(database)).claim(1, timedelta(seconds=30))
             assert claim.task.key == "a"
             assert not migrating.done()
         assert (await migrating)[1] == heads()
@@ -278,28 +285,54 @@ async def test_a_migration_lets_others_by_while_it_waits(
     finally:
         await dump.close()
         await database.close()
-    told = [record.getMessage() for record in caplog.records if record.name == "redrive"]
-    who = r"process \d+ \(pg_dump, in a transaction since [\d:]{8}\)"
-    assert [one for one in told if re.fullmatch(rf"the migration waits for {who}; what works goes on meanwhile", one)]
-    assert len(told) == len(set(told)), "it is said once"
 
 
 @pytest.mark.parametrize("store", ["postgres"])
 async def test_a_migration_that_is_held_up_for_long_says_by_whom(
-    empty_url: str, monkeypatch: pytest.MonkeyPatch
+    empty_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In the end it gives up, has changed nothing, and names who is in the way and what to do."""
-    monkeypatch.setattr(module, "LOOK_AFTER_SECONDS", 0.2)
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
+    """In the end it gives up, has changed nothing, and names who is in the way and what to do. Meanwhile it says so now and then."""
+    monkeypatch.setattr(lock_turns, "PAUSE_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(lock_turns, "PATIENCE_SECONDS", 7.0)
     database = await one_back(empty_url)
     before = await versions(database)
     dump = await asyncpg.connect(empty_url, server_settings={"application_name": "pg_dump"})
     try:
         async with dump.transaction():
             await dump.fetch("SELECT count(*) FROM redrive_task")
-            with pytest.raises(NotMigratedError, match=r"nothing was migrated: process \d+ \(pg_dump, .*end it$"):
+            with pytest.raises(
+                NotMigratedError,
+                match=rf"^nothing was migrated: for \d+s the tables in .* were held by ({WHO}|somebody)\. Run this again when that has ended, or end it$",
+            ):
                 await migrate(database)
         assert await versions(database) == before
+        assert len([record for record in caplog.records if record.name == "redrive"]) == 1
     finally:
         await dump.close()
+        await database.close()
+
+
+@pytest.mark.parametrize("store", ["postgres"])
+async def test_who_is_in_the_way_is_named_as_far_as_the_database_tells(empty_url: str) -> None:
+    """All of one's own role with the time that they have taken, no more than three of them."""
+    database = await one_back(empty_url)
+    holders = [await asyncpg.connect(empty_url, server_settings={"application_name": f"h{n}"}) for n in range(5)]
+    waiter = await asyncpg.connect(empty_url)
+    try:
+        for one in holders:
+            await one.execute("BEGIN; SELECT 1 FROM redrive_task")
+        session = waiter.get_server_pid()
+        assert await database.read(database.dialect.in_the_way, session) == []
+        waiting = asyncio.create_task(waiter.execute("BEGIN; LOCK TABLE redrive_task IN ACCESS EXCLUSIVE MODE"))
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not (found := await database.read(database.dialect.in_the_way, session)):
+                await asyncio.sleep(0.02)
+        assert len(found) == 4
+        assert all(re.fullmatch(r"process \d+ \(h\d, in a transaction for [\dms]+\)", one) for one in found[:3])
+        assert found[3] == "others"
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    finally:
+        for one in (*holders, waiter):
+            one.terminate()
         await database.close()

@@ -39,6 +39,7 @@ from sqlalchemy.schema import CreateSchema
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeEngine
 
+from redrive.core.durations import format_duration
 from redrive.core.gate_rules import GateRule
 from redrive.core.gates import Gate
 from redrive.ledgers.postgres.gates import PostgresGateClaim
@@ -60,12 +61,12 @@ LOCK_PATIENCE = "2s"
 """How long a group of many waits for a lock that it can do without."""
 MIGRATION_LOCK = 7_236_011_947
 """The advisory lock under which tables are migrated."""
-MIGRATION_PATIENCE = "2s"
+SHOWN_MAX = 3
+"""How many of those in the way of a migration are named."""
 _IN_THE_WAY = text(
-    "SELECT DISTINCT o.pid, coalesce(nullif(o.application_name, ''), 'unnamed') AS name, to_char(o.xact_start, 'HH24:MI:SS') AS since"
-    " FROM pg_stat_activity AS m CROSS JOIN unnest(pg_blocking_pids(m.pid)) AS other (pid) JOIN pg_stat_activity AS o ON o.pid = other.pid"
-    " WHERE m.datname = current_database() AND m.application_name = 'redrive migrate'"
-    " AND m.wait_event_type = 'Lock' AND m.wait_event <> 'advisory' ORDER BY 1"
+    "SELECT o.pid, coalesce(nullif(o.application_name, ''), 'unnamed') AS name,"
+    " extract(epoch FROM clock_timestamp() - o.xact_start) AS seconds FROM pg_stat_activity AS o"
+    " WHERE o.pid = ANY (pg_blocking_pids(:session)) ORDER BY seconds DESC NULLS LAST LIMIT :shown"
 )
 
 
@@ -268,16 +269,17 @@ class PostgresDialect:
         connection.execute(select(func.pg_advisory_xact_lock(MIGRATION_LOCK)))
         self.make_schema(connection)
 
-    def wait_briefly(self, connection: Connection) -> None:
+    def wait_briefly(self, connection: Connection, span: timedelta) -> int | None:
         """See `Dialect.wait_briefly`."""
-        connection.execute(select(func.set_config("lock_timeout", MIGRATION_PATIENCE, True)))
+        limit_locks(connection, span)
+        session: int = connection.execute(select(func.pg_backend_pid())).scalar_one()
+        return session
 
-    def in_the_way(self, connection: Connection) -> Sequence[str]:
-        """See `Dialect.in_the_way`. Of sessions of other roles PostgreSQL tells no more than their number."""
-        return [
-            f"process {row.pid}" + (f" ({row.name}, in a transaction since {row.since})" if row.since else "")
-            for row in connection.execute(_IN_THE_WAY)
-        ]
+    def in_the_way(self, connection: Connection, session: int) -> Sequence[str]:
+        """See `Dialect.in_the_way`. Of sessions of other roles PostgreSQL tells the name alone."""
+        found = connection.execute(_IN_THE_WAY, {"session": session, "shown": SHOWN_MAX + 1}).all()
+        words = [f"process {row.pid} ({row.name}{_for_how_long(row.seconds)})" for row in found[:SHOWN_MAX]]
+        return [*words, "others"] if len(found) > SHOWN_MAX else words
 
     def make_schema(self, connection: Connection) -> None:
         """Make the schema that was asked for, if it is not there."""
@@ -312,3 +314,17 @@ def _written(instant: ColumnElement[Any], column: ColumnElement[Any] | None) -> 
     if column is None or not isinstance(column.type, IsoText):
         return instant
     return func.to_char(func.timezone("UTC", instant), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"', type_=Text)
+
+
+def limit_locks(connection: Connection, span: timedelta) -> None:
+    """Let no statement of this transaction wait longer for a lock."""
+    connection.execute(select(func.set_config("lock_timeout", f"{span.total_seconds() * 1000:.0f}ms", True)))
+
+
+def _for_how_long(seconds: Any) -> str:
+    """Since when somebody is in a transaction, if that is known."""
+    return (
+        ""
+        if seconds is None
+        else f", in a transaction for {format_duration(timedelta(seconds=max(1, round(seconds))))}"
+    )

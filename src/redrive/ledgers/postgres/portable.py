@@ -6,7 +6,7 @@ set only if nobody was quicker. Workers find new work by their poll.
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import sqlalchemy
@@ -30,7 +30,7 @@ from redrive.core.decide import Settlement
 from redrive.core.task import TaskId
 from redrive.ledgers.postgres.address import PostgresAddress
 from redrive.ledgers.postgres.database import PostgresDatabase
-from redrive.ledgers.postgres.dialect import LOCK_PATIENCE, PostgresDialect
+from redrive.ledgers.postgres.dialect import LOCK_PATIENCE, PostgresDialect, limit_locks
 from redrive.ledgers.postgres.portable_gates import PortableGateClaim
 from redrive.ledgers.sql import schema
 from redrive.ledgers.sql.gate_rows import GateRows
@@ -122,9 +122,9 @@ class PortableDialect(PostgresDialect):
         """Two migrations at once write the same versions, and one of them is taken back."""
         self.make_schema(connection)
 
-    def in_the_way(self, connection: Connection) -> Sequence[str]:  # noqa: ARG002
-        """See `Dialect.in_the_way`: not every such engine tells."""
-        return ()
+    def wait_briefly(self, connection: Connection, span: timedelta) -> None:
+        """See `Dialect.wait_briefly`: not every such engine tells who is in the way."""
+        limit_locks(connection, span)
 
 
 class PortableDatabase(PostgresDatabase):

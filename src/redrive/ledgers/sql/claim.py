@@ -7,7 +7,7 @@ what the branches before it left, so that a million due tasks of kinds which thi
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, NoReturn
 from uuid import UUID, uuid4
 
@@ -32,7 +32,7 @@ from redrive.core.table import Counts
 from redrive.core.task import Abandoned, Claim, ClaimLocked, TaskId, Unwritten, is_alone
 from redrive.ledgers.sql.compiled import Compiled
 from redrive.ledgers.sql.database import StillLocked
-from redrive.ledgers.sql.due import KINDS_PER_LOOK_MAX, Due, due_branch, kind_conditions, kind_parameters, places
+from redrive.ledgers.sql.due import STATEMENTS_KEPT, Due, due_branch, kind_conditions, kind_parameters
 from redrive.ledgers.sql.fences import Fences
 from redrive.ledgers.sql.gate_rows import GateAsk
 from redrive.ledgers.sql.mapped import Mapped
@@ -42,6 +42,7 @@ from redrive.ledgers.sql.seam import Parameters, Runs, Taken, Takes
 from redrive.ledgers.sql.sift import is_unreadable, sift
 from redrive.ledgers.sql.suspects import Suspects
 
+KINDS_PER_CLAIM_MAX = 40
 KNOWN_OF_CLAIMS = ("status", "claim_id", "lease_until", "claimed_at", "updated_at", "done_at", "ended_at")
 """What a claim has just written itself, or what a row that is held has not."""
 
@@ -51,19 +52,13 @@ class ClaimStatements:
 
     def __init__(self, mapped: Mapped) -> None:
         self._mapped = mapped
-        self._claims: dict[int, Runs] = {}
+        self.claim = lru_cache(STATEMENTS_KEPT)(self._claim)
 
-    def claim(self, kinds: int) -> Runs:
+    def _claim(self, kinds: int) -> Runs:
         """Take up to `limit` due rows: retries first, at least a quarter for first tries while any are due.
 
         `kinds` is how many kinds are bound as `kind_0 …`, zero for all.
         """
-        kinds = places(kinds)
-        if kinds not in self._claims:
-            self._claims[kinds] = self._build_claim(kinds)
-        return self._claims[kinds]
-
-    def _build_claim(self, kinds: int) -> Runs:
         limit = bindparam("limit", type_=Integer)
         share = bindparam("retry_share", type_=Integer)
         due_retries = [
@@ -293,8 +288,8 @@ class Claiming(Due):
     async def _claim_ungated(self, limit: int, lease: timedelta, known: list[str] | None, fence: UUID) -> list[Claim]:
         if known is not None:
             known = self._in_turn(known)
-            if len(known) > KINDS_PER_LOOK_MAX:  # drawn blindly, a lone task would wait for its kind to be drawn
-                known = await self.database.read(self._due_kinds, known, KINDS_PER_LOOK_MAX)
+            if len(known) > KINDS_PER_CLAIM_MAX:  # drawn blindly, a lone task would wait for its kind to be drawn
+                known = await self.database.read(self._due_kinds, known, KINDS_PER_CLAIM_MAX)
                 if not known:
                     return []
         self._turn += 1

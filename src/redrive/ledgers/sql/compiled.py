@@ -19,8 +19,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 OWN = "redrive_own"
 """The execution option of connections that nobody but redrive uses."""
 KEPT_MAX = 150
-"""How many statements SQLAlchemy keeps compiled for such an engine (it forgets some when there are half as many more): those of pages,
-whose form is what people filter by. One takes 25 to 130 KiB. Those that are hot are kept by their `Compiled`."""
+"""How many statements SQLAlchemy keeps compiled for such an engine (it forgets some when there are half as many more): mostly those of
+pages, which differ with each combination of filters. One takes 25 to 130 KiB. Those that are hot are kept by their `Compiled`."""
 
 Row = Sequence[Any]
 _Convert = Callable[[Any], Any]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from sqlalchemy import (
@@ -34,12 +34,12 @@ from redrive.ledgers.sql.predicates import Branch, Predicates
 from redrive.ledgers.sql.times import comparable
 from redrive.ports import Page, Waiter
 
-PLACES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 40)
-"""For how many kinds a statement has branches. One for each number would be kept for ever, 40 of each sort: with some kinds more or less every
-minute that was 100 MiB. Places that are left over are for no kind, which costs nothing to look for."""
-KINDS_PER_LOOK_MAX = PLACES[-1]
-"""The most of them; of more kinds it is first looked up which are due."""
+KINDS_PER_LOOK_MAX = 40
+"""How many kinds a statement has branches for; of more it is first looked up which are due."""
 KINDS_LISTED_MAX = 1000
+STATEMENTS_KEPT = 12
+"""How many statements of a sort are kept, each for its number of kinds. Where kinds come and go that is any from 1 to 40, with two to four
+branches for each kind: all of them were 100 MiB. A place for no kind would be no way out: PostgreSQL plans anew each time for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,6 @@ def due_branch(rows: Predicates, name: str) -> DueBranch:
     return DueBranch(rows.retries(), rows.retry_due(), rows.column("due"))
 
 
-def places(kinds: int) -> int:
-    """How many places the statement has that is for so many kinds."""
-    return next(one for one in PLACES if one >= kinds)
-
-
 def kind_conditions(rows: Predicates, kinds: int) -> list[list[ColumnElement[bool]]]:
     """One condition for each kind that is bound as `kind_0 …`; none at all for zero kinds."""
     if kinds == 0:
@@ -72,10 +67,9 @@ def kind_conditions(rows: Predicates, kinds: int) -> list[list[ColumnElement[boo
     return [[column == bindparam(f"kind_{position}", type_=column.type)] for position in range(kinds)]
 
 
-def kind_parameters(kinds: Sequence[str] | None) -> dict[str, str | None]:
-    """The parameters of these conditions, for the statement that has places for so many."""
-    given = kinds or ()
-    return {f"kind_{at}": given[at] if at < len(given) else None for at in range(places(len(given)))}
+def kind_parameters(kinds: Sequence[str] | None) -> dict[str, str]:
+    """The parameters of these conditions."""
+    return {f"kind_{position}": kind for position, kind in enumerate(kinds or ())}
 
 
 class DueStatements:
@@ -83,29 +77,34 @@ class DueStatements:
 
     def __init__(self, mapped: Mapped) -> None:
         self._mapped = mapped
-        self._next_dues: dict[tuple[int, bool], Compiled] = {}
+        self.next_due = lru_cache(STATEMENTS_KEPT)(self._next_due)
+        self.since_due = lru_cache(STATEMENTS_KEPT)(self._since_due)
 
-    def next_due(self, kinds: int, *, signed: bool = False) -> Compiled:
-        """How many seconds until the next row is due, at least zero unless `signed`; no row where none waits."""
-        kinds = places(kinds)
-        if (kinds, signed) not in self._next_dues:
-            heads = []
-            for name in ("first", "retry"):
-                branch = due_branch(self._mapped.rows, name)
-                for at, kind in enumerate(kind_conditions(self._mapped.rows, kinds)):
-                    build = self._since_due if signed else self._until_due
-                    heads.append(build(branch, kind, f"{name}_{at}"))
-            soonest = select(func.min(union_all(*heads).subquery("heads").c.seconds))
-            self._next_dues[kinds, signed] = Compiled(soonest)
-        return self._next_dues[kinds, signed]
+    def _next_due(self, kinds: int) -> Compiled:
+        """How many seconds until the next row is due, at least zero; no row where none waits."""
+        return self._soonest(kinds, self._until_due_of)
 
-    def _until_due(self, branch: DueBranch, kind: list[ColumnElement[bool]], name: str) -> Select[Any]:
+    def _since_due(self, kinds: int) -> Compiled:
+        """The same, below zero where it has been due."""
+        return self._soonest(kinds, self._since_due_of)
+
+    def _soonest(
+        self, kinds: int, build: Callable[[DueBranch, list[ColumnElement[bool]], str], Select[Any]]
+    ) -> Compiled:
+        heads = []
+        for name in ("first", "retry"):
+            branch = due_branch(self._mapped.rows, name)
+            for at, kind in enumerate(kind_conditions(self._mapped.rows, kinds)):
+                heads.append(build(branch, kind, f"{name}_{at}"))
+        return Compiled(select(func.min(union_all(*heads).subquery("heads").c.seconds)))
+
+    def _until_due_of(self, branch: DueBranch, kind: list[ColumnElement[bool]], name: str) -> Select[Any]:
         head = select(branch.due.label("due")).where(branch.rows, *kind).order_by(branch.due).limit(1).subquery(name)
         seconds = self._mapped.dialect.seconds_until(head.c.due, branch.column, signed=False)
         return select(seconds.label("seconds"))
 
-    def _since_due(self, branch: DueBranch, kind: list[ColumnElement[bool]], name: str) -> Select[Any]:
-        """The same, below zero where it has been due: without a due time since it was made, if that is known."""
+    def _since_due_of(self, branch: DueBranch, kind: list[ColumnElement[bool]], name: str) -> Select[Any]:
+        """Below zero where it has been due: without a due time since it was made, if that is known."""
         mapped = self._mapped
         columns = [branch.column, *([mapped.rows.column("created_at")] if mapped.has("created_at") else [])]
         shown = [comparable(one).label(f"at_{at}") for at, one in enumerate(columns)]
@@ -242,9 +241,9 @@ class Due(Gating):
             return None if soonest is None else float(soonest)
         parts = [[]] if kinds is None else [kinds[start : start + size] for start in range(0, len(kinds), size)]
         times, left = self._times(), []
+        build = self._due.since_due if signed else self._due.next_due
         for part in parts:
-            statement = self._due.next_due(len(part), signed=signed)
-            left.append(statement.scalar(connection, times | kind_parameters(part)))
+            left.append(build(len(part)).scalar(connection, times | kind_parameters(part)))
         return min((float(one) for one in left if one is not None), default=None)
 
     async def overdue(self, kind: str, age: timedelta, *, limit: int = IDS_MAX) -> list[TaskId]:

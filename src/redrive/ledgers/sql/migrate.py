@@ -8,14 +8,9 @@ looking at the folders; Alembic itself is imported only where there is something
 
 import asyncio
 import io
-import logging
 import os
-import random
 import threading
-import time
 from collections.abc import Iterable
-from contextlib import suppress
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,10 +18,10 @@ from typing import Any
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
 
-from redrive.core.durations import format_duration
 from redrive.errors import MissingExtraError, NewerSchemaError, NotMigratedError, UsageError
 from redrive.ledgers.sql import works_with
-from redrive.ledgers.sql.database import Database, StillLocked
+from redrive.ledgers.sql.database import Database
+from redrive.ledgers.sql.lock_turns import Turn, in_turns
 from redrive.ledgers.sql.seam import Dialect
 
 ENGINE = "engine"
@@ -35,13 +30,6 @@ _HERE = Path(__file__).parent
 _PACKAGE = _HERE.parents[1]
 _one_at_a_time = threading.Lock()
 """Alembic keeps the migration under way in global names, so a process runs one at a time, whatever the database."""
-
-PATIENCE_SECONDS = 300.0
-"""How long is waited in all for what somebody else holds."""
-PAUSE_SECONDS = (1.0, 3.0)
-LOOK_AFTER_SECONDS = 1.0
-
-_log = logging.getLogger("redrive")
 
 Versions = dict[str, str]
 """The version of each branch."""
@@ -67,51 +55,24 @@ def heads(systems: Iterable[str] = ()) -> Versions:
 async def migrate(database: Database, systems: Iterable[str] = ()) -> tuple[Versions, Versions]:
     """Upgrade the tables of the engine and of these systems to this code; returns the versions before and after.
 
-    What somebody holds for long, as a dump holds all that it reads, is asked for again and again, each time for so short that nobody who
-    works waits long behind it. If it does not come free, nothing has changed, and who holds it is named.
+    Locks that others hold for long, as a dump does, are asked for in short turns, so that no worker waits long behind them. If they do not
+    come free, nothing has changed, and the holder is named.
     """
     branches = _branches(systems)
     # Asked for again and again rather than waited for: a caller that is cancelled must not take the lock with it.
     while not _one_at_a_time.acquire(blocking=False):  # noqa: ASYNC110 - it is shared by threads
         await asyncio.sleep(0.01)
     try:
-        return await _patiently(database, branches)
+        return await in_turns(database, lambda turn: database.rebuild(_upgrade, database, branches, turn))
     finally:
         _one_at_a_time.release()
 
 
-async def _patiently(database: Database, branches: list[str]) -> tuple[Versions, Versions]:
-    begun, told = time.monotonic(), ""
-    while True:
-        looking = asyncio.create_task(_in_the_way(database))
-        try:
-            return await database.rebuild(_upgrade, database, branches, briefly=True)
-        except StillLocked as error:
-            who = looking.result() if looking.done() and not looking.cancelled() else "somebody"
-            waited = time.monotonic() - begun
-            if waited > PATIENCE_SECONDS:
-                raise NotMigratedError(
-                    f"nothing was migrated: {who} has held the tables in {database.url} for {format_duration(timedelta(seconds=round(waited)))}. "
-                    "Run this again when that has ended, or end it"
-                ) from error
-            if who != told:
-                told = who
-                _log.warning("the migration waits for %s; what works goes on meanwhile", who)
-        finally:
-            looking.cancel()
-        await asyncio.sleep(random.uniform(*PAUSE_SECONDS))
-
-
-async def _in_the_way(database: Database) -> str:
-    """Who holds what is waited for, found while it is waited for."""
-    await asyncio.sleep(LOOK_AFTER_SECONDS)
-    with suppress(Exception):  # a word for people, and no more
-        return " and ".join(await database.read(database.dialect.in_the_way)) or "somebody"
-    return "somebody"
-
-
 def upgrade_on(connection: Connection, database: Database) -> Versions:
-    """The same for the engine's own tables on somebody's connection, in their transaction; the versions that are there now."""
+    """Upgrade the engine's own tables on somebody's connection, in their transaction; the versions that are there now.
+
+    It waits for locks as long as that connection does.
+    """
     with _one_at_a_time:
         return _upgrade(connection, database, _branches(()))[1]
 
@@ -180,11 +141,11 @@ def _branches(systems: Iterable[str]) -> list[str]:
 
 
 def _upgrade(
-    connection: Connection, database: Database, branches: list[str], *, briefly: bool = False
+    connection: Connection, database: Database, branches: list[str], turn: Turn | None = None
 ) -> tuple[Versions, Versions]:
     database.dialect.lock_migrations(connection)
-    if briefly:
-        database.dialect.wait_briefly(connection)
+    if turn is not None:
+        turn.session = database.dialect.wait_briefly(connection, turn.span)
     schema = database.dialect.schema(connection)
     before = _current(connection, database.dialect)
     needs = heads(branch for branch in branches if branch != ENGINE)

@@ -317,12 +317,12 @@ class Dialect(Protocol):
         """Hold other processes off until the commit, so that many may start at once."""
         ...
 
-    def wait_briefly(self, connection: Connection) -> None:
-        """Let no statement of this transaction wait long for a lock: `StillLocked`. Whoever comes behind one that waits, waits too."""
+    def wait_briefly(self, connection: Connection, span: timedelta) -> int | None:
+        """Let no statement of this transaction wait longer for a lock (`StillLocked`); the session, where there are others to ask about it."""
         ...
 
-    def in_the_way(self, connection: Connection) -> Sequence[str]:
-        """Who holds what a migration waits for just now, in words."""
+    def in_the_way(self, connection: Connection, session: int) -> Sequence[str]:
+        """Who holds what that session waits for just now, in words."""
         ...
 
     def schema(self, connection: Connection) -> str | None:

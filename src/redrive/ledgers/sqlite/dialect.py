@@ -233,10 +233,10 @@ class SqliteDialect:
     def lock_migrations(self, connection: Connection) -> None:
         """Every write holds the file's one lock."""
 
-    def wait_briefly(self, connection: Connection) -> None:
+    def wait_briefly(self, connection: Connection, span: timedelta) -> None:
         """See `Dialect.wait_briefly`: who writes has the lock already."""
 
-    def in_the_way(self, connection: Connection) -> Sequence[str]:  # noqa: ARG002
+    def in_the_way(self, connection: Connection, session: int) -> Sequence[str]:  # noqa: ARG002
         """See `Dialect.in_the_way`."""
         return ()
 
