@@ -91,11 +91,13 @@ async def flags(ground: Ground, rng: random.Random, *, tasks: int, kills: int) -
             await app.database.write(put, per_kill, kill * per_kill)
             victim = other = start(ground, "victim")
             try:
+                least = 1 + rng.randrange(per_kill // 2)
 
-                async def midst(
-                    victim: forks.Process = victim, least: int = 1 + rng.randrange(per_kill // 2), after: int = before
-                ) -> bool:
-                    """It works in short turns, so that it dies in the midst: some are applied, and some are held."""
+                async def far_enough(victim: forks.Process = victim, least: int = least, after: int = before) -> bool:
+                    return await _in_the_midst(app, 0, least, after) or victim.poll() is not None
+
+                async def midst(victim: forks.Process = victim, least: int = least, after: int = before) -> bool:
+                    """From there it works in short turns, so that it dies in the midst: some are applied, and some are held."""
                     if await _in_the_midst(app, some, least, after):
                         return True
                     victim.send_signal(signal.SIGCONT)
@@ -103,6 +105,8 @@ async def flags(ground: Ground, rng: random.Random, *, tasks: int, kills: int) -
                     victim.send_signal(signal.SIGSTOP)
                     return victim.poll() is not None
 
+                await until(far_enough, "it has applied some", PATIENCE_SECONDS, every=0.002)
+                victim.send_signal(signal.SIGSTOP)
                 await until(midst, "it is in the midst", PATIENCE_SECONDS, every=0)
                 other = start(ground, "other")
                 victim.kill()
