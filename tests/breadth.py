@@ -36,7 +36,6 @@ ABOVE_STORES = (
     "tests/engine/test_nap.py",
     "tests/engine/test_pauses.py",
     "tests/engine/test_stops.py",
-    "tests/engine/test_suspects.py",
     "tests/engine/test_worker*.py",
     "tests/http/test_*.py",
     "tests/lane/test_*.py",

@@ -18,7 +18,7 @@ from redrive.core.outcome import LeaseExpired
 from redrive.core.policy import Policy
 from redrive.core.task import Abandoned, NewTask, Task
 from redrive.engine.handlers import Handlers, make_handler
-from redrive.engine.held import Running
+from redrive.engine.held import HeldRun
 from redrive.engine.worker import Worker
 from redrive.engine.worker_settings import WorkerSettings
 from redrive.events import Event
@@ -210,8 +210,8 @@ class Due:
         return 0
 
 
-def run_of(key: str, *, at: float = -math.inf, lost: bool = False) -> Running:
+def run_of(key: str, *, at: float = -math.inf, lost: bool = False) -> HeldRun:
     """A run of a task with this key, extended long ago unless another time is said."""
     claim = claim_of(key=key)
     handler = make_handler("job", ignore, STEADY)
-    return Running(claim._replace(task=claim.task._replace(id=key)), at, handler, lost=lost)
+    return HeldRun(claim._replace(task=claim.task._replace(id=key)), at, handler, lost=lost)

@@ -17,7 +17,7 @@ class Held:
 
 
 @dataclass(slots=True, eq=False)
-class Running(Held):
+class HeldRun(Held):
     """One run; compared by identity, because a lost run and the next one of the same task may overlap."""
 
     handler: Handler

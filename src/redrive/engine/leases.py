@@ -8,7 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from redrive.core.task import ClaimLocked, ClaimLost, TaskId
-from redrive.engine.held import Held, Running
+from redrive.engine.held import Held, HeldRun
 from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
 from redrive.ports import Ledger
@@ -21,7 +21,7 @@ class Leases:
         self,
         ledger: Ledger,
         worker: str,
-        running: Iterable[Running],
+        running: Iterable[HeldRun],
         settler: Settler,
         patience: Patience,
         *,
@@ -80,6 +80,6 @@ class Leases:
                     one.extended_at = now
                 case ClaimLost():
                     one.extended_at = now
-                    if isinstance(one, Running) and one in self._running:
+                    if isinstance(one, HeldRun) and one in self._running:
                         one.lost = True
                         one.stop()

@@ -23,7 +23,7 @@ from redrive.engine.asks import Asks
 from redrive.engine.gate_looks import LOOK_AGAIN as GATE_LOOK_AGAIN
 from redrive.engine.gate_looks import GateLooks
 from redrive.engine.handlers import Handlers
-from redrive.engine.held import Running
+from redrive.engine.held import HeldRun
 from redrive.engine.keeper import Keeper
 from redrive.engine.kinds import Kinds
 from redrive.engine.lanes import Lanes
@@ -102,9 +102,9 @@ class Worker:
             held=self._held, lease=self._settings.lease,
             retention=self._settings.retention, prune_every=self._settings.prune_every,
         )  # fmt: skip
-        self._running: set[Running] = set()
+        self._running: set[HeldRun] = set()
         self._places = Places(handlers, ledger, sharers)
-        self._suspects: deque[Running] = deque()
+        self._suspects: deque[HeldRun] = deque()
         self._alone: asyncio.Task[None] | None = None
         self._leases = Leases(
             ledger, self.name, self._running, self._settler, self._patience,
@@ -390,7 +390,7 @@ class Worker:
         if claim.abandoned is not None:
             self._settler.put(decide(claim, LeaseExpired(), handler.policy))
             return
-        running = Running(claim, now, handler)
+        running = HeldRun(claim, now, handler)
         self._running.add(running)
         if claim.suspect:
             self._suspects.append(running)
@@ -399,7 +399,7 @@ class Worker:
         else:
             self._begin(running)
 
-    def _begin(self, running: Running, *, apart: bool = False) -> None:
+    def _begin(self, running: HeldRun, *, apart: bool = False) -> None:
         handler = running.handler
         if self._observers:
             self._tell([AttemptStarted(self._ledger.name, running.claim)])
@@ -426,7 +426,7 @@ class Worker:
         finally:
             self._alone = None
 
-    async def _run_alone(self, suspect: Running) -> None:
+    async def _run_alone(self, suspect: HeldRun) -> None:
         if not suspect.lost:
             fencing = await self._fence_alone(suspect)
             while not fencing.done() and not self._stopping.is_set():
@@ -450,7 +450,7 @@ class Worker:
         else:
             self._settler.put(released)
 
-    async def _fence_alone(self, suspect: Running) -> "asyncio.Task[Claim | None]":
+    async def _fence_alone(self, suspect: HeldRun) -> "asyncio.Task[Claim | None]":
         """Ask for the fence of a run alone. Until it is answered the claim is not extended: it would pass for lost."""
         if suspect.fencing is None:
             claim = suspect.claim
@@ -459,7 +459,7 @@ class Worker:
             suspect.fencing = asyncio.create_task(fence)
         return suspect.fencing
 
-    async def _run_one(self, running: Running) -> None:
+    async def _run_one(self, running: HeldRun) -> None:
         claim, began = running.claim, time.monotonic_ns()
         try:
             if running.stopped:  # before it began
