@@ -89,6 +89,16 @@ async def test_after_a_claim_that_was_mostly_gated_the_others_go_first_once() ->
     assert not look.take(2)
 
 
+async def test_after_a_claim_that_was_hardly_gated_an_empty_look_is_believed() -> None:
+    """What has no gate did not go first in it, and left room: there is nothing behind gates now."""
+    look, _, _ = await looks()
+    assert look.take(10)
+    assert look.answered([gated()])
+    assert look.take(10)
+    assert not look.answered([])
+    assert not look.take(10)
+
+
 async def test_what_gave_something_is_asked_again() -> None:
     """While claims behind gates give something each claim looks there, and the worker comes back quickly."""
     look, clock, _ = await looks()

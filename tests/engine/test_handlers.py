@@ -258,8 +258,20 @@ def test_timeout_needs_an_async_function():
     assert on("job", coroutine, timeout=timedelta(seconds=1)).timeout == timedelta(seconds=1)
     with pytest.raises(HandlerError, match="make it async"):
         on("job", lambda task: None, timeout=timedelta(seconds=1))
-    with pytest.raises(DurationError):
+    with pytest.raises(DurationError, match=r"^timeout must lie between"):
         on("job", coroutine, timeout=timedelta(seconds=-1))
+
+
+def test_a_kind_that_cannot_be_stored_is_refused_by_name():
+    """Before any task of it is added."""
+    with pytest.raises(UsageError, match=r"^kind must be 1 to"):
+        on("")
+
+
+def test_a_handler_knows_its_own_tasks():
+    """Of its kind and of no other."""
+    assert on("mail").matches("mail")
+    assert not on("mail").matches("male")
 
 
 def test_context_counts_tries_from_one():

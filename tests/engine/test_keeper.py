@@ -7,13 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from redrive.core.decide import decide
+from redrive.core.effect import Effect
 from redrive.core.outcome import Cancelled, Done, Failed
 from redrive.core.states import State
 from redrive.engine import keeper as module
+from redrive.engine.handlers import make_handler
 from redrive.engine.keeper import Keeper
 from redrive.engine.patience import Patience
 from redrive.engine.settler import Settler
-from redrive.errors import LedgerAwayError, PermanentError
+from redrive.errors import LedgerAwayError, NotHappened, PermanentError
 from redrive.events import AttemptEnded, LedgerAway, LedgerBack, TasksPruned
 from redrive.ports import Filter
 from tests.engine.workbench import STEADY, Faulty, add, handlers_of, ignore
@@ -115,6 +117,24 @@ async def test_a_task_that_kills_its_workers_ends_dead(ledger, clock, heard):
     assert attempts[-1].explanation["lost_alone"] == 3
     clock.advance(timedelta(days=1))
     assert await ledger.claim(1, LEASE) == []
+
+
+async def test_a_claim_lost_inside_its_effect_is_a_question(ledger, clock, heard):
+    """Nobody knows whether the effect happened, so its probe is asked first; what has entered none ends as ever."""
+    assert ledger.effects is not None
+    handlers = handlers_of(job=ignore)
+    handlers.add(
+        make_handler("pay", lambda task, context: None, STEADY, effect=Effect(lambda task: NotHappened, policy=STEADY))
+    )
+    ids = [*await add(ledger, "inside", "outside", kind="pay"), *await add(ledger, "plain")]
+    claims = {claim.task.key: claim for claim in await ledger.claim(3, LEASE)}
+    assert await ledger.effects.enter(claims["inside"]) is not None
+    clock.advance(EXPIRED)
+    patience = Patience(ledger.name, heard.tell)
+    settler = Settler(ledger, "keeper", patience, heard.tell, batch=100)
+    assert await Keeper(ledger, handlers, settler, patience, heard.tell, lease=LEASE, held=tuple).settle_expired() == 3
+    verdicts = [(await ledger.attempts(id_))[0].explanation["verdict"] for id_ in ids]
+    assert verdicts == ["unknown", "suspect", "suspect"]
 
 
 async def test_unknown_kinds_are_left_for_who_knows_them(ledger, clock, heard):

@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -16,9 +17,10 @@ from redrive.effects import Effect, NotHappened
 from redrive.engine import stops as module
 from redrive.engine.stops import Stops
 from redrive.engine.worker_settings import WorkerSettings
-from redrive.errors import UsageError
+from redrive.errors import LedgerAwayError, UsageError
 from redrive.testing import VirtualClock, drain
 from tests.breadth import WIDE
+from tests.core.test_decide import claim_of
 
 PATIENCE = 60
 RACES = 1000 if WIDE else 300
@@ -266,3 +268,34 @@ async def test_many_wake_ups_are_one_look(monkeypatch: pytest.MonkeyPatch) -> No
         await asyncio.sleep(0)
     watching.cancel()
     assert ledger.looks == 1
+
+
+async def test_a_look_at_a_store_that_is_away_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs goes on meanwhile, and the wish is heard when the store is back."""
+    monkeypatch.setattr(module, "EVERY_SECONDS", 0.001)
+    monkeypatch.setattr(module, "WOKEN_EVERY_SECONDS", 0.001)
+    stop = Stop(1, UUID(int=1), "ada", "")
+    answers: list[Any] = [LedgerAwayError("gone"), ValueError("odd"), [stop]]
+
+    class Store:
+        async def stops_asked(self) -> list[Stop]:
+            answer = answers.pop(0) if len(answers) > 1 else answers[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    heard: asyncio.Queue[Stop] = asyncio.Queue()
+    watching = asyncio.create_task(Stops().watch(Store(), lambda: True, heard.put_nowait))  # type: ignore[arg-type]
+    async with asyncio.timeout(PATIENCE):
+        assert await heard.get() is stop
+    watching.cancel()
+    await asyncio.wait([watching])
+
+
+def test_a_run_that_nobody_asked_to_end_is_forgotten_beside_one_that_was() -> None:
+    """The wish for the other stays."""
+    one, claim, stops = claim_of(), claim_of(), Stops()
+    other = claim._replace(task=claim.task._replace(id="other"))
+    stops.note(Stop(other.task.id, other.claim_id, "ada", ""))
+    stops.forget(one)
+    assert stops.tell(other)

@@ -9,12 +9,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from redrive.core.decide import decide
+from redrive.core.outcome import Done
 from redrive.core.states import State
 from redrive.core.task import Abandoned
 from redrive.engine import keeper as keeper_module
 from redrive.engine import watchdog
 from redrive.engine import worker as module
 from redrive.engine.handlers import Handlers, make_handler
+from redrive.engine.run import Ran
 from redrive.engine.settler import Settler
 from redrive.engine.worker import Worker
 from redrive.engine.worker_settings import WorkerSettings
@@ -41,6 +44,7 @@ from tests.engine.workbench import (
     handlers_of,
     ignore,
     lose,
+    run_of,
     spying,
     working,
 )
@@ -632,3 +636,44 @@ async def test_nothing_is_sent_for_ahead_without_need(real_ledger, heard, monkey
     async with working(spied, handlers_of(job=handle), heard=heard, concurrency=slots, batch=batch):
         await heard.amount(AttemptEnded, 4 if why != "not full" else 3)
     assert len(seen[0]) == 1
+
+
+@pytest.mark.parametrize(("came_to", "told"), [("written", AttemptEnded), ("lost", SettleLost)])
+async def test_what_a_transaction_came_to_is_told_with_its_ledger(heard, came_to, told):
+    """Who watches several ledgers knows where it was, and what became of which claim."""
+    run = run_of("one")
+    settlement = decide(run.claim, Done(), STEADY)
+    worker = Worker(Due(None), handlers_of(job=ignore), observers=[heard])
+
+    async def ran(*_):
+        return Ran(settlement, **{came_to: True})
+
+    worker._runner = SimpleNamespace(run=ran)
+    await worker._run_one(run)
+    assert heard.events == [told("tasks", settlement)]
+
+
+async def test_a_run_that_was_lost_is_told_as_given_back(heard):
+    """It was cut off, or had not begun as a suspect: nothing is written, since somebody else owns the task."""
+    cut, suspect = run_of("cut", lost=True), run_of("suspect", lost=True)
+    worker = Worker(Due(None), handlers_of(job=ignore), observers=[heard])
+
+    async def ran(*_):
+        raise asyncio.CancelledError
+
+    worker._runner = SimpleNamespace(run=ran)
+    await worker._run_one(cut)
+    await worker._run_alone(suspect)
+    assert [(event.ledger, event.settlement.claim, event.settlement.outcome) for event in heard.of(SettleLost)] == [
+        ("tasks", cut.claim, "released"),
+        ("tasks", suspect.claim, "released"),
+    ]
+    assert worker._settler.unwritten == 0
+
+
+async def test_a_run_that_begins_is_told_with_its_ledger(real_ledger, heard):
+    """Before its handler is called."""
+    await add(real_ledger, "one")
+    async with working(real_ledger, handlers_of(job=ignore), heard=heard):
+        [ended] = await heard.amount(AttemptEnded, 1)
+    assert heard.of(AttemptStarted) == [AttemptStarted("redrive_task", ended.settlement.claim)]
