@@ -215,6 +215,7 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         "self._limit = 1": f"{SAME}: each claim sets it before it is looked at",
         "self._limit = None": f"{SAME}: each claim sets it before it is looked at",
         "self._asked = None": WHETHER,
+        "self._looked_at = +math.inf": f"{SAME}: the first look is due at once in any case",
         "self._ungated_first = None": WHETHER,
         "if ended - begun >= DISCOVER_FREE_SECONDS:": INSTANT,
     },
@@ -244,6 +245,13 @@ LOOKED_AT: dict[str, dict[str, str]] = {
     "engine.effect_entry": {
         "self._asked = None": WHETHER,
         'self._raised: BaseException | None = ""': f"{SAME}: each way out sets it before it is looked at",
+        **dict.fromkeys(
+            (
+                "mark = EffectMark(state=None, claim_id=self._claim.claim_id, first_at=at, entered_at=at)",
+                "return after_try(settlement, mark, None, definite=True)",
+            ),
+            f"{SAME}: an answer is written whatever the mark and the effect say",
+        ),
     },
     "engine.leases": {
         "if isinstance(one, Running) or one in self._running:": f"{SAME}: of a run that has ended there is nothing left to stop",
@@ -278,7 +286,10 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         ),
         "self._pending = None": WHETHER,
     },
-    "engine.reserve": {"self.in_use = None": WHETHER},
+    "engine.reserve": {
+        "self.in_use = None": WHETHER,
+        "self._looked_at = +math.inf": f"{SAME}: the first look is due at once in any case",
+    },
     "engine.run": {
         "begun = None": WHETHER,
         "stopped = None": WHETHER,
@@ -307,5 +318,33 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         'assert handler is not None, "XXa ledger hands out the kinds that it was asked forXX"': f"the text {NEVER}",
         'asyncio.create_task(self._leases.run(), name="REDRIVE-EXTEND"),': NAMED,
         "ran_for = timedelta(microseconds=(time.monotonic_ns() - began) // 1001)": f"{SAME} but for a thousandth of how long it ran",
+        **dict.fromkeys(
+            (
+                'self._settings.concurrency + self._reserve.size, thread_name_prefix="REDRIVE-HANDLER"',
+                'self._settings.concurrency + self._reserve.size, thread_name_prefix="XXredrive-handlerXX"',
+                "self._settings.concurrency + self._reserve.size, )",
+                "claiming = asyncio.create_task(self._claim_for_ever(), )",
+                "self._alone = asyncio.create_task(self._run_suspects(), )",
+                'self._alone = asyncio.create_task(self._run_suspects(), name="XXredrive-suspectsXX")',
+                'self._alone = asyncio.create_task(self._run_suspects(), name="REDRIVE-SUSPECTS")',
+                'self._stops.watch(self._ledger, lambda: bool(self._running), self._stop_asked), name="REDRIVE-STOPS"',
+                "self._stops.watch(self._ledger, lambda: bool(self._running), self._stop_asked), ),",
+            ),
+            NAMED,
+        ),
+        **dict.fromkeys(
+            (
+                "self._settler.put(decide(claim, outcome, None))",
+                "released = decide(suspect.claim, Released(), None)",
+                "released = decide(claim, self._stops.outcome(claim), None, elapsed=ran_for)",
+                "self._settler.put(decide(suspect.claim, Released(), None))",
+                "self._settler.put(decide(one.claim, Released(), None))",
+            ),
+            f"{SAME}: what has not failed is not asked about its policy",
+        ),
+        "self._until_idle = True": f"{SAME}: each run sets it before it is looked at",
+        "if apart or handler.transactional or handler.is_async:  # those always wait": "is only slower",
+        "self._lanes.start(running, None)": "is only slower: what waits is then taken for all",
+        "await asyncio.sleep(1)  # what had not begun ends here": "is only slower",
     },
 }

@@ -55,7 +55,7 @@ FAILING_SHARE_MAX = 0.02
 TESTED_IN = {
     "column_names": {"models"}, "effect_entry": {"effects"}, "effect_mark": {"effect"}, "gate_order": {"gates"},
     "gate_rules": {"gates"}, "outcome": {"decide"}, "table": {"table", "models"}, "context": {"context", "effects", "progress"},
-    "kinds": {"kinds", "pauses"}, "run": {"run", "effects"}, "asks": {"asks", "worker"}, "held": {"leases", "worker_suspects"}, "leases": {"leases", "worker_suspects"},
+    "kinds": {"kinds", "pauses"}, "run": {"run", "effects", "stops"}, "asks": {"asks", "worker"}, "held": {"leases", "worker_suspects"}, "leases": {"leases", "worker_suspects"},
     "worker": {"worker", "worker_stops", "worker_suspects", "asks", "reserve", "stops"}, "worker_settings": {"worker_settings"},
 }  # fmt: skip
 """Modules whose tests stand in files of other names."""

@@ -300,3 +300,19 @@ async def test_a_line_is_known_while_it_is_there() -> None:
         assert lanes.has_line()
     await ended(*runs)
     assert not lanes.has_line()
+
+
+async def test_a_lane_is_kept_until_it_has_ended() -> None:
+    """The loop holds its tasks weakly: one that nobody kept could vanish in the midst of a run."""
+    lanes, go_on = Lanes(run), asyncio.Event()
+    one = One(go_on.wait)
+    lanes.start(one, "waits")
+    while one.task is None:
+        await asyncio.sleep(0)
+    assert lanes._tasks == {one.task}
+    lane = one.task
+    go_on.set()
+    await ended(one)
+    await asyncio.wait([lane])
+    await asyncio.sleep(0)
+    assert lanes._tasks == set()

@@ -309,3 +309,20 @@ async def test_what_was_written_meanwhile_or_has_ended_is_not_stopped(monkeypatc
     assert (sorted(lost), worker) == (["held", "written"], "w")
     assert (written.lost, written.stopped) == (False, False)
     assert written.extended_at >= now
+
+
+async def test_a_run_that_ends_while_it_is_extended_is_not_stopped(monkeypatch):
+    """Its claim is gone because it was settled: that is its end, and no loss."""
+    running = [run_of("ended")]
+
+    class Ends(Extends):
+        async def extend(self, claims, lease):
+            left.append(running.pop())
+            return await super().extend(claims, lease)
+
+    left = []
+    leases = leases_of(Ends(ended=ClaimLost))
+    leases._running = running
+    await in_rounds(monkeypatch, 1, leases)
+    [ended] = left
+    assert (ended.lost, ended.stopped) == (False, False)

@@ -17,6 +17,8 @@ from redrive.engine import keeper as keeper_module
 from redrive.engine import watchdog
 from redrive.engine import worker as module
 from redrive.engine.handlers import Handlers, make_handler
+from redrive.engine.held import HeldRun
+from redrive.engine.patience import Patience
 from redrive.engine.run import Ran
 from redrive.engine.settler import Settler
 from redrive.engine.worker import Worker
@@ -677,3 +679,55 @@ async def test_a_run_that_begins_is_told_with_its_ledger(real_ledger, heard):
     async with working(real_ledger, handlers_of(job=ignore), heard=heard):
         [ended] = await heard.amount(AttemptEnded, 1)
     assert heard.of(AttemptStarted) == [AttemptStarted("redrive_task", ended.settlement.claim)]
+
+
+def sends(worker):
+    """Keep what the worker sends for."""
+    sent = []
+    worker._asks = SimpleNamespace(send=lambda limit, kinds, **options: sent.append((limit, kinds, options)))
+    return sent
+
+
+async def test_the_reserve_is_for_tenants_that_have_less_than_their_share():
+    """Of the worker's own kinds, and no more than its part."""
+    worker = Worker(Due(None), handlers_of(job=ignore), WorkerSettings(concurrency=16))
+    sent = sends(worker)
+    hog = run_of("hog")
+    hog.claim = hog.claim._replace(task=hog.claim.task._replace(tenant="hog"))
+    worker._running |= {HeldRun(hog.claim, 0.0, hog.handler) for _ in range(16)}
+    await worker._ask_for_reserve()
+    assert sent == [(2, ["job"], {"busy": ["hog"]})]
+
+
+async def test_what_is_sent_for_ahead_is_of_the_kinds_that_are_known():
+    """As much as there are slots for beside those that start now."""
+    worker = Worker(Due(None), handlers_of(job=ignore), WorkerSettings(concurrency=12, batch=5))
+    sent = sends(worker)
+    claims = [run_of(f"k{number}").claim for number in range(5)]
+    worker._ask_ahead(claims)
+    assert sent == [], "kinds that have to be looked up are for the next turn"
+    await worker._kinds.to_claim()
+    worker._ask_ahead(claims)
+    assert sent == [(5, ["job"], {"gates": False})]
+
+
+async def test_each_try_in_an_outage_waits_longer(real_ledger, heard, monkeypatch):
+    """And once the ledger has answered, the next outage begins with a short wait again."""
+    faulty, tries = Faulty(real_ledger), []
+    fails = iter([True, True, True, False, True, False])
+
+    async def claim(*given, **options):
+        if next(fails, False):
+            raise LedgerAwayError("gone fishing")
+        return await real_ledger.claim(*given, **options)
+
+    async def pause(often):
+        tries.append(often)
+
+    faulty.claim = claim
+    monkeypatch.setattr(Patience, "pause", staticmethod(pause))
+    await add(real_ledger, "one")
+    async with working(faulty, handlers_of(job=ignore), heard=heard, poll=timedelta(milliseconds=10)):
+        await heard.amount(LedgerBack, 2)
+    assert tries == [1, 2, 3, 1]
+    assert "gone fishing" in heard.of(LedgerAway)[0].error
