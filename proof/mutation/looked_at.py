@@ -254,7 +254,6 @@ LOOKED_AT: dict[str, dict[str, str]] = {
         ),
     },
     "engine.leases": {
-        "if isinstance(one, Running) or one in self._running:": f"{SAME}: of a run that has ended there is nothing left to stop",
         "case ClaimLocked(): pass  # not extended and not lost: tried again soon": f"{SAME}: what fits no case is left as it is",
     },
     "engine.nap": {

@@ -134,9 +134,8 @@ async def test_what_people_filter_by_does_not_pile_up(url: str, monkeypatch: pyt
 
     def compiled() -> int:
         gc.collect()
-        return sum(
-            issubclass(type(one), SQLCompiler) for one in gc.get_objects()
-        )  # others may be lazy, and wake when asked for their class
+        # By its type: to ask an object of others for its class may wake what is lazy.
+        return sum(issubclass(type(one), SQLCompiler) for one in gc.get_objects())
 
     def ask(connection: Connection) -> None:
         for number in range(2 * KEPT_MAX):
